@@ -145,7 +145,7 @@ def time_policy(case: Case, seconds: float, implementation: str) -> dict[str, li
     settings = configure(env, flags=[*flags_of(case, 0), *alone, *flags]).settings
     parts = build(choose_env(env, settings), settings)
     try:
-        parts.matchmaker.draw()
+        parts.matchmaker.draw_assignments()
         parts.publish(0)
         parts.collector.start(0, None)
         rollout = parts.collector.collect(0)

@@ -4,10 +4,11 @@
 
 Trains soccer for six iterations and records every Python function of the package that runs from the second to the
 fourth one, in this process and in its workers (`sys.setprofile`). Workers collect ahead of the learner, so a single
-iteration would not always hold a whole rollout. The profiler cannot see inside compiled functions. So every compiled
-function that a recorded function refers to counts as well, and what that one refers to, and so on. The table shows, for
-each file, the lines of the functions met and the lines of the whole file. `statements` counts the statements of those
-functions, which does not depend on how lines are broken.
+iteration would not always hold a whole rollout. The profiler cannot see inside compiled functions. So every function
+that a recorded function refers to and that was compiled for this run counts as well, and what that one refers to, and
+so on. Numba's cache is off, because it hides which functions were compiled; so this takes some minutes. The table
+shows, for each file, the lines of the functions met and the lines of the whole file. `statements` counts the statements
+of those functions, which does not depend on how lines are broken.
 """
 
 from __future__ import annotations
@@ -33,22 +34,24 @@ TRACER = textwrap.dedent(
         MARK = os.path.join(PLACE, "record")
         met = set()
 
+        from numba.core import dispatcher
+
+        dispatcher.Dispatcher.enable_caching = lambda self: None  # a function from the cache hides what it calls
+
+        def add_compiled(one, seen, found):
+            inner = getattr(one, "py_func", None)
+            if inner is not None and inner not in seen and one.overloads:
+                seen.add(inner)
+                found.add((inner.__code__.co_filename, inner.__code__.co_firstlineno))
+                compiled_in(inner.__code__, inner.__globals__, seen, found)
+
         def compiled_in(code, names, seen, found):
             for name in code.co_names:
                 one = names.get(name)
-                inner = getattr(one, "py_func", None)
-                if inner is not None and inner not in seen:
-                    seen.add(inner)
-                    found.add((inner.__code__.co_filename, inner.__code__.co_firstlineno))
-                    compiled_in(inner.__code__, inner.__globals__, seen, found)
-                elif type(one).__name__ == "module" and getattr(one, "__name__", "").startswith("slipstream"):
+                add_compiled(one, seen, found)
+                if type(one).__name__ == "module" and getattr(one, "__name__", "").startswith("slipstream"):
                     for other in code.co_names:
-                        attribute = getattr(one, other, None)
-                        inner = getattr(attribute, "py_func", None)
-                        if inner is not None and inner not in seen:
-                            seen.add(inner)
-                            found.add((inner.__code__.co_filename, inner.__code__.co_firstlineno))
-                            compiled_in(inner.__code__, inner.__globals__, seen, found)
+                        add_compiled(getattr(one, other, None), seen, found)
 
         def profile(frame, event, argument):
             code = frame.f_code

@@ -12,7 +12,7 @@ from slipstream.confidence import wilson
 from slipstream.league.matchmaking import (
     MU,
     SIGMA,
-    Opponents,
+    OpponentRecords,
     bounds,
     pfsp_weights,
     prioritise,
@@ -25,12 +25,12 @@ from slipstream.settings import LeagueSettings
 LEAGUE = LeagueSettings()
 
 
-def record_of(rates: list[float], games: float = 200.0, **more: Any) -> Opponents:
+def record_of(rates: list[float], games: float = 200.0, **more: Any) -> OpponentRecords:
     """A record of `games` games each with these win rates."""
     count = len(rates)
     facts = {"ancestor": np.zeros(count, bool), "anchor": np.zeros(count, bool), "mu": np.full(count, MU)}
     facts |= {name: np.array(value) if isinstance(value, list) else value for name, value in more.items()}
-    return Opponents(np.array(rates) * games, np.zeros(count), np.full(count, games), **facts)
+    return OpponentRecords(np.array(rates) * games, np.zeros(count), np.full(count, games), **facts)
 
 
 def test_win_rates_start_at_a_half() -> None:

@@ -137,7 +137,7 @@ def test_a_run_resumes_with_either_collector(resumes: str) -> None:
     begin(first)
     for version in range(2):
         iterate(first, version)
-    position = Position(steps=1024, iteration=2, start=first.collector.snapshot(2))
+    position = Position(steps=1024, iteration=2, collector_state=first.collector.snapshot(2))
     restore(second, capture(first, position, 0.0))
     after, _, _ = iterate(first, 2)
     again, _, _ = iterate(second, 2)

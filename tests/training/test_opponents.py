@@ -49,7 +49,7 @@ def test_the_default_is_self_play_at_the_target() -> None:
 def test_a_curriculum_sets_tasks_and_opponents() -> None:
     """A task with an opponent is played against it from either side; other tasks against the drawn opponent."""
     matches = make(kind="uniform", tasks=("easy vs scripted:chaser", "hard"))
-    assigned = matches.draw()
+    assigned = matches.draw_assignments()
     easy = assigned[:, TASK] == 0
     assert 150 < easy.sum() < 250
     assert (assigned[easy, PLAYER] == matches.players.index("scripted:chaser")).all()
@@ -66,7 +66,7 @@ def test_results_reach_the_task_they_belong_to() -> None:
     matches.record_games([finished(0, chaser, 1)] * 20, {}, 200)
     ((kind, text),) = matches.drain_events()
     assert kind == "curriculum" and text.startswith("stage 2 of 2: hard")
-    shares = Counter(matches.draw()[:, TASK].tolist())
+    shares = Counter(matches.draw_assignments()[:, TASK].tolist())
     assert 240 < shares[1] < 360 and 40 < shares[0] < 160, "a quarter of the games repeats earlier stages"
 
 
@@ -88,13 +88,13 @@ def test_a_restored_matchmaker_continues_exactly() -> None:
     """Restored from JSON, the next assignments are the same."""
     one = make("scripted:rule", kind="learnability", tasks=("easy", "hard vs scripted:keeper"))
     one.record_games([finished(0, 0, 1), finished(1, 1, -1)] * 30, {}, 50)
-    one.draw()
+    one.draw_assignments()
     arrays, state = one.snapshot()
     other = make("scripted:rule", kind="learnability", tasks=("easy", "hard vs scripted:keeper"))
     other.restore({name: array.copy() for name, array in arrays.items()}, json.loads(json.dumps(state)))
     assert np.array_equal(one.assignments, other.assignments) and one.players == other.players
     for _ in range(5):
-        assert np.array_equal(one.draw(), other.draw())
+        assert np.array_equal(one.draw_assignments(), other.draw_assignments())
         for matches in (one, other):
             matches.record_games([finished(0, 0, 1)], {}, 60)
     assert one.advance(0, np.zeros(0)) == other.advance(0, np.zeros(0))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.algorithms.demo_batches import DemoBatches, DemoStatistics, Window
-from slipstream.algorithms.engine import FAILED_STEPS, POLICY, SAMPLES, SUMS, VALUE, Coefficients, Engine
+from slipstream.algorithms.engine import FAILED_STEPS, POLICY_LOSS, SAMPLES, SUMS, VALUE_LOSS, Coefficients, Engine
 from slipstream.algorithms.running_stats import explained_variance
 from slipstream.contracts import Array
 from slipstream.demos.reader import Demos
@@ -92,8 +92,8 @@ class Cloner:
         spent = {name: self.train.seconds[name] - before[name] for name in before}
         samples = max(1.0, totals[SAMPLES])
         return {
-            "clone/loss": float(totals[POLICY]) / samples,
-            "clone/value_loss": float(totals[VALUE]) / samples,
+            "clone/loss": float(totals[POLICY_LOSS]) / samples,
+            "clone/value_loss": float(totals[VALUE_LOSS]) / samples,
             "clone/learning_rate": self._coefficients(number, 1.0).learning_rate,
             "clone/failed_updates": int(self.engine.counters[FAILED_STEPS]),
             "time/samples_per_second": samples / seconds,

@@ -11,7 +11,19 @@ from slipstream.algorithms.gae import GAECoefficients
 from slipstream.contracts import Array
 from slipstream.settings import PPOSettings
 
-POLICY, VALUE, ENTROPY, KL, CLIPPED, REFERENCE, CONTRAST, SAMPLES, NORMS, UPDATES, SKIPPED = range(11)
+(
+    POLICY_LOSS,
+    VALUE_LOSS,
+    ENTROPY,
+    KL,
+    CLIPPED,
+    REFERENCE_KL,
+    CONTRASTIVE_LOSS,
+    SAMPLES,
+    GRADIENT_NORMS,
+    UPDATES,
+    SKIPPED,
+) = range(11)
 SUMS = 11
 """What an epoch adds up: sums over samples, then the number of samples, the gradient norms, the steps taken, and the
 steps that fp16 skipped because its loss scale was too large."""
@@ -126,14 +138,14 @@ class UpdateStats:
         samples, updates = max(1.0, float(totals[SAMPLES])), max(1.0, float(totals[UPDATES]))
         means = [float(total) / samples for total in totals[:SAMPLES]]
         return cls(
-            policy_loss=means[POLICY],
-            value_loss=means[VALUE],
+            policy_loss=means[POLICY_LOSS],
+            value_loss=means[VALUE_LOSS],
             entropy=means[ENTROPY],
             kl=means[KL],
             clip_fraction=means[CLIPPED],
-            reference_kl=means[REFERENCE],
-            contrast=means[CONTRAST],
-            gradient_norm=float(totals[NORMS]) / updates,
+            reference_kl=means[REFERENCE_KL],
+            contrast=means[CONTRASTIVE_LOSS],
+            gradient_norm=float(totals[GRADIENT_NORMS]) / updates,
             updates=int(totals[UPDATES]),
             failed=failed,
             diverged=diverged,

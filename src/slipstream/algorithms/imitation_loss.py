@@ -6,7 +6,7 @@ import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.algorithms.demo_batches import imitation_batch, policy_actions
-from slipstream.algorithms.engine import POLICY, SAMPLES, Batch, Coefficients, Engine
+from slipstream.algorithms.engine import POLICY_LOSS, SAMPLES, Batch, Coefficients, Engine
 from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Agent, Array, EnvSpec
 from slipstream.demos.reader import Demos
@@ -84,7 +84,7 @@ class ImitationLoss:
 
 def _imitate(engine: Engine, batch: Batch, order: Array, coefficients: Coefficients) -> float:
     totals = engine.run_epoch(batch, order, coefficients)
-    return float(totals[POLICY]) / max(1.0, float(totals[SAMPLES]))
+    return float(totals[POLICY_LOSS]) / max(1.0, float(totals[SAMPLES]))
 
 
 def make_imitation_loss(

@@ -16,14 +16,14 @@ from slipstream.algorithms.engine import (
     ENTROPY,
     FAILED_IN_A_ROW,
     FAILED_STEPS,
+    GRADIENT_NORMS,
     KL,
     MAX_FAILED_IN_A_ROW,
-    NORMS,
-    POLICY,
+    POLICY_LOSS,
     SAMPLES,
     STEPS,
     UPDATES,
-    VALUE,
+    VALUE_LOSS,
     Coefficients,
 )
 from slipstream.contracts import Array
@@ -225,7 +225,7 @@ def loss_at(
     )
     gradients.value[i, outputs.value_column] = share * c.value * loss.d_value
     sums = gradients.sums[i]
-    sums[POLICY], sums[VALUE], sums[KL], sums[CLIPPED] = loss.policy, loss.value, loss.kl, loss.clipped
+    sums[POLICY_LOSS], sums[VALUE_LOSS], sums[KL], sums[CLIPPED] = loss.policy, loss.value, loss.kl, loss.clipped
     sums[ENTROPY], sums[SAMPLES] = measured[1], ONE
 
 
@@ -233,14 +233,14 @@ def loss_at(
 def count_step(i: int, norm: Array, added: Array, counters: Array, totals: Array, accepted: Array) -> None:
     """Decide whether a gradient step is taken, and count it: `accepted` is 1 where gradient and loss are finite."""
     ended = counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW
-    fine = math.isfinite(norm[0]) and math.isfinite(added[POLICY] + added[VALUE]) and not ended
+    fine = math.isfinite(norm[0]) and math.isfinite(added[POLICY_LOSS] + added[VALUE_LOSS]) and not ended
     accepted[0] = 1 if fine else 0
     if fine:
         counters[STEPS] += 1
         counters[FAILED_IN_A_ROW] = 0
         for k in range(SAMPLES + 1):
             totals[k] += added[k]
-        totals[NORMS] += norm[0]
+        totals[GRADIENT_NORMS] += norm[0]
         totals[UPDATES] += 1.0
     elif not ended:
         counters[FAILED_IN_A_ROW] += 1

@@ -18,16 +18,16 @@ from slipstream.algorithms.engine import (
     ENTROPY,
     FAILED_IN_A_ROW,
     FAILED_STEPS,
+    GRADIENT_NORMS,
     KL,
     MAX_FAILED_IN_A_ROW,
-    NORMS,
-    POLICY,
-    REFERENCE,
+    POLICY_LOSS,
+    REFERENCE_KL,
     SAMPLES,
     STEPS,
     SUMS,
     UPDATES,
-    VALUE,
+    VALUE_LOSS,
     Batch,
     BatchEvaluation,
     Coefficients,
@@ -55,6 +55,7 @@ from slipstream.policies.linear_algebra import (
     add_row,
     copy_row,
     multiply_row,
+    round_up_to_4,
     squared_length,
     thread_slice,
 )
@@ -129,7 +130,8 @@ def accumulate_gradient(
     advantage, value_target = batch.advantage, batch.value_target
     old_log_prob, old_value = batch.log_prob, batch.value
     episode_start, gradient, sums = work.episode_start[thread], work.gradients[thread], work.sums[thread]
-    block, width = episode_start.size, episode_start.shape[1]
+    # A block holds this many sequences, one per lane; the number of lanes is a multiple of 4.
+    block, most_lanes = episode_start.size, episode_start.shape[1]
     activations = Activations(work.scratch[thread], block, episode_start)
     grads = Gradients(work.grad_scratch[thread], gradient, work.flipped, work.carried[thread])
     policy = outputs(activations.scratch, block, table, net.policy_layer)
@@ -139,9 +141,9 @@ def accumulate_gradient(
     log_std, d_log_std = params[head[HEAD_LOG_STD] :], gradient[head[HEAD_LOG_STD] :]
     value_column, probs, measured = head[HEAD_VALUE], work.probs[thread], np.zeros(2, np.float32)
     gradient[:], sums[:] = ZERO, 0.0
-    for first in range(0, index.size, width):
-        chosen = index[first : first + width]
-        lanes = (chosen.size + 3) // 4 * 4
+    for first in range(0, index.size, most_lanes):
+        chosen = index[first : first + most_lanes]
+        lanes = round_up_to_4(chosen.size)
         if tokens is not None:
             for s in chosen:
                 for step in range(steps):
@@ -175,7 +177,7 @@ def accumulate_gradient(
                     d_log_std,
                 )
                 if reference.shape[1]:
-                    sums[REFERENCE] += add_kl_gradient(
+                    sums[REFERENCE_KL] += add_kl_gradient(
                         policy[i],
                         log_std,
                         head,
@@ -186,8 +188,8 @@ def accumulate_gradient(
                         d_log_std,
                     )
                 d_value[i, value_column] = share * value_coef * loss.d_value
-                sums[POLICY] += loss.policy
-                sums[VALUE] += loss.value
+                sums[POLICY_LOSS] += loss.policy
+                sums[VALUE_LOSS] += loss.value
                 sums[ENTROPY] += measured[1]
                 sums[KL] += loss.kl
                 sums[CLIPPED] += loss.clipped
@@ -256,11 +258,11 @@ def epoch_steps(
         if coefficients.policy == 0.0:
             multiply_row(moments.value_weights, gradient)
         norm = math.sqrt(squared_length(gradient))
-        if math.isfinite(norm) and math.isfinite(sums[POLICY] + sums[VALUE]):
+        if math.isfinite(norm) and math.isfinite(sums[POLICY_LOSS] + sums[VALUE_LOSS]):
             counters[STEPS] += 1
             counters[FAILED_IN_A_ROW] = 0
             add_row(sums, totals)
-            totals[NORMS] += norm
+            totals[GRADIENT_NORMS] += norm
             totals[UPDATES] += 1.0
             adam(
                 net.params,
@@ -297,14 +299,14 @@ def evaluate_batch(
 ) -> None:
     """Write log-probability and value of every sample, and add up the absolute output of every unit."""
     steps, rows, episode_start, scratch = batch.sequence, batch.rows, work.episode_start[0], work.scratch[0]
-    block, width = episode_start.size, episode_start.shape[1]
+    block, most_lanes = episode_start.size, episode_start.shape[1]
     activations = Activations(scratch, block, episode_start)
     policy = outputs(scratch, block, net.table, net.policy_layer)
     values = outputs(scratch, block, net.table, net.value_layer)
     log_std, measured = net.params[net.head[HEAD_LOG_STD] :], np.zeros(2, np.float32)
-    for first in range(0, index.size, width):
-        chosen = index[first : first + width]
-        lanes = (chosen.size + 3) // 4 * 4
+    for first in range(0, index.size, most_lanes):
+        chosen = index[first : first + most_lanes]
+        lanes = round_up_to_4(chosen.size)
         run_block(net, activations, state, batch, chosen, lanes)
         for step in range(steps):
             for lane in range(chosen.size):

@@ -31,6 +31,7 @@ from slipstream.policies.linear_algebra import (
     Gradients,
     activation_gradient,
     product,
+    round_up_to_4,
     scratch_columns,
 )
 from slipstream.policies.parameter_layout import (
@@ -111,7 +112,7 @@ def chunk_rows(work: Workspace, thread: int, chunk: int) -> tuple[int, int, int]
     low, high = thread_range(work.value_target.size, 4, thread, work.squared_norm.size)
     first = min(low + chunk * CHUNK, high)
     count = min(CHUNK, high - first)
-    return first, count, (count + 3) // 4 * 4
+    return first, count, round_up_to_4(count)
 
 
 @compiled_fused
@@ -136,7 +137,7 @@ def run_actor(
     inputs = outputs(scratch, CHUNK, tables.actor, -1)
     for i in range(count):
         load_obs(obs, first + i, tables.mean, tables.scale, inputs[i])
-    forward(nets.actor, tables.actor, Activations(scratch, CHUNK, work.episode_start), None, (count + 3) // 4 * 4, 1)
+    forward(nets.actor, tables.actor, Activations(scratch, CHUNK, work.episode_start), None, round_up_to_4(count), 1)
     return outputs(scratch, CHUNK, tables.actor, tables.actor.shape[0] - 1)
 
 
@@ -301,7 +302,7 @@ def add_action_gradient(
     scratch, grads, index = work.critic[thread, slot], work.critic_grads[thread], work.selected[thread]
     packed, action_grads = work.action_grads[thread, 0], work.action_grads[thread, 1]
     last, weights = table.shape[0] - 1, head_weights(params, table)
-    lanes, parts = (count + 3) // 4 * 4, action_grads.shape[1]
+    lanes, parts = round_up_to_4(count), action_grads.shape[1]
     input_grads = scratch_columns(grads, CHUNK, table[last, IN], table[last, IN_COLUMNS])
     for k in range(lanes):
         for j in range(weights.size):

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from slipstream.algorithms.contrastive_loss import contrastive_loss
 from slipstream.algorithms.engine import (
-    CONTRAST,
+    CONTRASTIVE_LOSS,
     FAILED_IN_A_ROW,
-    NORMS,
+    GRADIENT_NORMS,
     SAMPLES,
     STEPS,
     SUMS,
@@ -46,7 +46,7 @@ WARMED = 256
 def ppo_loss(
     policy: ActorCritic, heads: tuple[Tensor, Tensor], sample: dict[str, Tensor], coefficients: Coefficients
 ) -> list[Tensor]:
-    """Return, each summed over samples: the loss, then the sums `POLICY` to `REFERENCE` of `algorithms.engine`.
+    """Return, each summed over samples: the loss, then the sums `POLICY_LOSS` to `REFERENCE_KL` of `algorithms.engine`.
 
     `heads` are outputs and values, `sample` the columns of the batch with standardised advantages. Samples of weight 0
     add nothing, whatever they hold, so that shapes do not depend on their number.
@@ -192,7 +192,7 @@ class TorchEngine(HostEngine):
             bad = bad * (1 - skipped)
             self._scale.settle()
         self.optimiser.step(coefficients, stats.left_out(bad, skipped))
-        added[NORMS] += norm
+        added[GRADIENT_NORMS] += norm
         added[UPDATES] += 1
         stats.add(added, bad, skipped)
 
@@ -349,7 +349,7 @@ class TorchEngine(HostEngine):
                 # The gradients stand in for the loss, which couples the samples of all parts.
                 loss = loss + coefficients.contrast * ((ours * by_ours).sum() + (theirs * by_theirs).sum())
                 whole = whole + coefficients.contrast * mean
-                added[CONTRAST] += mean / share
+                added[CONTRASTIVE_LOSS] += mean / share
             loss = loss if self._scale is None else self._scale.multiply(loss)
             loss.backward()  # type: ignore[no-untyped-call]
         return whole, added

@@ -25,7 +25,7 @@ HOPELESS = 0.1
 
 
 @dataclass(frozen=True)
-class Opponents:
+class OpponentRecords:
     """A learner's decayed record against the players of the pool, one entry each."""
 
     wins: Array
@@ -79,7 +79,7 @@ def pfsp_weights(rate: Array, weighting: str) -> Array:
     return found
 
 
-def probabilities(settings: LeagueSettings, seen: Opponents, kind: str = "main") -> tuple[float, Array]:
+def probabilities(settings: LeagueSettings, seen: OpponentRecords, kind: str = "main") -> tuple[float, Array]:
     """The probability of self-play, and of every player of the pool; they sum to 1.
 
     For a main exploiter the first is the probability of the current main agent; with an empty pool it is 1.
@@ -110,7 +110,7 @@ def probabilities(settings: LeagueSettings, seen: Opponents, kind: str = "main")
     return _league(settings, seen, rate)
 
 
-def _league(settings: LeagueSettings, seen: Opponents, rate: Array) -> tuple[float, Array]:
+def _league(settings: LeagueSettings, seen: OpponentRecords, rate: Array) -> tuple[float, Array]:
     """Self-play, PFSP games and verification games (against players that may have been forgotten) by their shares."""
     self_play = settings.self_play
     checked = min(settings.verification, 1 - self_play)

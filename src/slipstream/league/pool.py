@@ -13,7 +13,7 @@ from slipstream.errors import CheckpointError
 from slipstream.league.matchmaking import (
     MU,
     SIGMA,
-    Opponents,
+    OpponentRecords,
     bounds,
     pfsp_weights,
     probabilities,
@@ -96,12 +96,12 @@ class Pool:
         """The skill (mu, sigma) of a learner by name or a player by id; used for matchmaking only, not for ratings."""
         return self._skill.get(str(who), (MU, SIGMA))
 
-    def opponents(self, learner: str, kind: Kind = "main") -> Opponents:
+    def opponents(self, learner: str, kind: Kind = "main") -> OpponentRecords:
         """A learner's record against the active players; the ancestors of a main exploiter are the main agent's."""
         players = self.active
         wins, draws, games = self._records(learner, [player.id for player in players])
         parent = MAIN if kind == "main_exploiter" else learner
-        return Opponents(
+        return OpponentRecords(
             wins=wins,
             draws=draws,
             games=games,

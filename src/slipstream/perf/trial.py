@@ -159,7 +159,7 @@ class TrialRun:
         self._version += 1
         collector.snapshot(self._version)
         row |= matchmaker.advance(self._steps, learner.params_and_stats)
-        matchmaker.draw()
+        matchmaker.draw_assignments()
         parts.publish(self._version)
         row |= parts.episodes.metrics()
         matchmaker.drain_events()

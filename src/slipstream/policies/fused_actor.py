@@ -10,7 +10,7 @@ from slipstream.contracts import Array
 from slipstream.policies.design import ActInputs, ActOutputs, Design, PolicyActor
 from slipstream.policies.distributions import apply_mask, greedy, log_std_of, sample
 from slipstream.policies.fused_network import Network, forward, load_obs, outputs
-from slipstream.policies.linear_algebra import CHUNK, Activations
+from slipstream.policies.linear_algebra import CHUNK, Activations, round_up_to_4
 from slipstream.policies.parameter_layout import HEAD_LOG_STD, HEAD_OUTPUTS, HEAD_VALUE
 from slipstream.policies.recurrent import keep_state
 from slipstream.policies.token_encoder import IDENTITY_STATS, TokenPooler
@@ -44,7 +44,7 @@ def run_chunk(
         if state is not None:
             for k in range(state.shape[1]):
                 state[i, k] = states[row, k]
-    forward(net.params, net.table, work, state, (count + 3) // 4 * 4, 1)
+    forward(net.params, net.table, work, state, round_up_to_4(count), 1)
 
 
 @compiled_fused

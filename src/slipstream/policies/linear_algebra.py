@@ -49,6 +49,12 @@ class Gradients(NamedTuple):
 
 
 @compiled_fused
+def round_up_to_4(rows: int) -> int:
+    """The number of rows that is computed for so many: `product` has tiles of 4 rows."""
+    return (rows + 3) // 4 * 4
+
+
+@compiled_fused
 def exponential(x: Number) -> Number:
     """exp(x) to float32 accuracy without a library call, so that loops over it are vectorised."""
     x = min(max(x, EXP_LOW), EXP_HIGH)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slipstream.contracts import Array, ObsField
-from slipstream.policies.linear_algebra import ONE, ZERO, add_products, dense, product
+from slipstream.policies.linear_algebra import ONE, ZERO, add_products, dense, product, round_up_to_4
 from slipstream.policies.parameter_layout import UnpaddedSlot
 from slipstream.system.numba_compile import compiled_fused
 
@@ -110,7 +110,7 @@ def first_layer(keys: Array, low: int, high: int, table: Array, hidden: Array) -
 def encode_range(keys: Array, low: int, high: int, flat: Array, table: Array, hidden: Array, encoded: Array) -> None:
     """Write the encodings of kinds [low, high); `low` is a multiple of 4, and the arrays are padded to one."""
     first_layer(keys, low, high, table, hidden)
-    bias, rows = split_weights(flat)[6], (high - low + 3) // 4 * 4
+    bias, rows = split_weights(flat)[6], round_up_to_4(high - low)
     dense(hidden[low : low + rows], table[TRANSPOSED:TABLE], bias, encoded[low : low + rows], rows, TOKEN_SIZE)
     for n in range(low, high):
         for j in range(TOKEN_SIZE):
@@ -396,7 +396,7 @@ def pool_sample_backward(cache: TokenCache, sample: int, part: int) -> None:
 def add_token_gradient(params: Array, cache: TokenCache, gradient: Array) -> None:
     """Add the gradient of the encoder's weights, given that of the kinds' encodings."""
     flat, by_flat, count = params[cache.offset :], gradient[cache.offset :], cache.keys.size
-    rows = (count + 3) // 4 * 4
+    rows = round_up_to_4(count)
     grad, below, by = cache.by_kind[0], cache.below, cache.by_table
     for part in range(1, cache.by_kind.shape[0]):
         for n in range(count):

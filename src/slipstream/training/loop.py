@@ -82,11 +82,11 @@ def iterate(
         position.steps += samples
         matchmaker.record_games(collector.finished_games(position.iteration), collector.failed, position.steps)
         position.iteration += 1
-        position.previous = previous
-        position.start = collector.snapshot(position.iteration)
+        position.previous_weights = previous
+        position.collector_state = collector.snapshot(position.iteration)
         row |= matchmaker.advance(position.steps, learner.params_and_stats)
         position.consistent = True
-        matchmaker.draw()
+        matchmaker.draw_assignments()
         parts.publish(position.iteration)
 
         # Metrics, and evaluation where it is due.
@@ -104,8 +104,8 @@ def iterate(
             if parts.rollback is not None and (notice := parts.rollback.judge(score, result, learner.engine)):
                 learner.notices.append(notice)
                 parts.publish(position.iteration)
-            if not matchmaker.opponents.promotes and (position.best is None or score >= position.best):
-                position.best, best = score, {"score": score, **result}
+            if not matchmaker.opponents.promotes and (position.best_score is None or score >= position.best_score):
+                position.best_score, best = score, {"score": score, **result}
 
         # The weights are final from here on: at lag 0 the workers can start the next rollout while metrics are written.
         now = time.perf_counter()

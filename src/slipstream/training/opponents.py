@@ -141,7 +141,7 @@ class Matchmaker:
         self._tasks, self._task_opponents = self._curriculum_tasks()
         self._scores = Scores(len(self._tasks), spec.competitive)
         self.assignments = fixed_assignments(spec, envs, False)
-        self.previous_assignments = self.draw()
+        self.previous_assignments = self.draw_assignments()
 
     def register(self, name: str) -> int:
         """The number of a player, which is added if it is new."""
@@ -154,7 +154,7 @@ class Matchmaker:
         since, self._published = self._published, len(self.players)
         return [self.opponents.agent_spec(name) for name in self.players[since:]]
 
-    def draw(self) -> Array:
+    def draw_assignments(self) -> Array:
         """Sample the assignments [envs, 3] of the games that begin in the next rollout."""
         assigned = np.full((self._envs, 3), -1, np.int64)
         assigned[:, PLAYER], assigned[:, SIDE] = self.opponents.draw(self._envs, self._rng)

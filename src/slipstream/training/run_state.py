@@ -22,11 +22,11 @@ class Position:
     """Iterations done; also the number of the next rollout and the version of the newest weights."""
     seconds: float = 0.0
     """Training time before this process resumed the run."""
-    best: float | None = None
+    best_score: float | None = None
     """The best evaluation score so far."""
-    previous: Array | None = None
+    previous_weights: Array | None = None
     """At lag 1, the weights with which the next rollout is being made."""
-    start: Mapping[str, Array] = field(default_factory=dict)
+    collector_state: Mapping[str, Array] = field(default_factory=dict)
     """The collector's state from which the next rollout starts."""
     consistent: bool = True
     """Whether all of the state belongs to the same iteration; false during an update, when nothing can be saved."""
@@ -39,10 +39,10 @@ def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpo
     groups = {
         "policy": policy_arrays(parts.design, parts.learner.params_and_stats),
         "learner": learner,
-        "envs": dict(position.start),
+        "envs": dict(position.collector_state),
     }
-    if position.previous is not None:
-        groups["acting"] = {"previous": position.previous}
+    if position.previous_weights is not None:
+        groups["acting"] = {"previous": position.previous_weights}
     groups["matches"], matchmaker_state = parts.matchmaker.snapshot()
     if parts.rollback is not None and parts.rollback.good:
         groups["gate"] = parts.rollback.good
@@ -52,7 +52,7 @@ def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpo
         state={
             "version": position.iteration,
             "seconds": seconds,
-            "best": position.best,
+            "best": position.best_score,
             "plan": parts.plan.applied(),
             "terms": list(parts.spec.terms),
             "world": dict(parts.spec.world),
