@@ -73,20 +73,24 @@ class Trainer:
         env, settings = (CASES | GPU_CASES)[case]
         job = json.dumps([env, settings, str(folder / "run")])
         folder.mkdir(parents=True)
+        self._log = folder / "log"
         self._process = subprocess.Popen(
             [sys.executable, "-c", TRAINER, job],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=(folder / "log").open("w"),
+            stderr=self._log.open("w"),
             text=True,
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(sources)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])},
         )
         self._receive()
 
     def _receive(self) -> tuple[int, float]:
         assert self._process.stdout is not None
-        steps, seconds = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"A training ended early:\n{self._log.read_text()}")
+        steps, seconds = json.loads(line)
         return steps, seconds
 
     def rate(self, seconds: float) -> float:
