@@ -3,8 +3,7 @@
 A benchmark script is its workload and a table of contestants. The frame runs the contestants in interleaved rounds
 (`interleave`, `run_rounds`), waits for a quiet machine (`Result.gate`), keeps one row per measurement, and writes
 `benchmarks/results/NAME.json`: name, command, commit, date, machine, rows, summary and a Markdown report. The file
-holds the newest run; older ones are in the history of the repository. `benchmarks/write_results.py` writes
-docs/results.md.
+holds the newest run; older ones are in the history of the repository. `docs/generate.py` writes docs/results.md.
 """
 
 from __future__ import annotations

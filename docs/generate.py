@@ -1,8 +1,8 @@
 """Writes the documentation that is generated from the code and from benchmark results.
 
-Whole pages: docs/reference/{settings,cli,api,glossary}.md. Parts between `<!-- NAME -->` and `<!-- /NAME -->` markers:
-the folders and layers of docs/architecture.md, the names of other libraries in docs/guides/from-sb3.md, and the results
-in README.md, docs/faq.md and docs/concepts/fused-kernels.md.
+Whole pages: docs/reference/{settings,cli,api,glossary}.md and docs/results.md. Parts between `<!-- NAME -->` and
+`<!-- /NAME -->` markers: the folders and layers of docs/architecture.md, the names of other libraries in
+docs/guides/from-sb3.md, and the results in README.md, docs/faq.md and docs/concepts/fused-kernels.md.
 
 `python docs/generate.py` writes everything, `python docs/generate.py --check` fails if something is out of date.
 """
@@ -21,6 +21,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 import click
+import results_page
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -488,6 +489,7 @@ PAGES = {
     "reference/cli.md": cli_page,
     "reference/api.md": api_page,
     "reference/glossary.md": glossary_page,
+    "results.md": results_page.page,
 }
 PARTS = {
     ("docs/architecture.md", "folders"): folders_part,

@@ -351,3 +351,9 @@ def test_a_league_a_curriculum_and_a_tournament(tmp_path: Path) -> None:
         [f"run:{league.path}", "scripted:driver"], "rocket", games=2, run=tmp_path / "cup", env__match_seconds=2.0
     )
     assert told["games"] == 2 and list((tmp_path / "cup" / "replays").glob("*.replay"))
+
+
+def test_terms_of_the_user_are_refused() -> None:
+    """The simulator's state is not an array that a user's reward term could read."""
+    with pytest.raises(ConfigError, match="takes no reward terms of your own"):
+        Rocket(1, extra_terms={"mine": lambda *_: 0.0})
