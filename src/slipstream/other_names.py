@@ -1,8 +1,9 @@
 """Other names of settings: those of other libraries and trainers, and the old names of our own.
 
-An unknown key that is one of these names gets an error that names the equivalent (see `config.resolve`), and
-`docs/generate.py` prints the table. `setting` is a key (`ppo.rollout`), an assignment (`plan.precision=bf16`), or
-empty where there is nothing to set; `note` says what differs.
+An unknown key that is one of these names gets an error that names the equivalent. `config.py` raises it, by `explain`
+for other libraries and by `RENAMED` for our own old keys. `docs/generate.py` prints the table. `setting` is a key
+(`ppo.rollout`), an assignment (`plan.precision=bf16`), or empty where there is nothing to set; `note` says what is
+different.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ SB3 | ent_coef | ppo.entropy_coef
 SB3 | ent_coef | sac.temperature
 SB3 | vf_coef | ppo.value_coef
 SB3 | max_grad_norm | ppo.max_grad_norm
-SB3 | target_kl | ppo.target_kl
+SB3 | target_kl | ppo.target_kl | checked after every epoch; SB3 checks every minibatch against 1.5 times the target
 SB3 | normalize_advantage | ppo.normalise_advantage
 SB3 | norm_obs | ppo.normalise_obs
 SB3 | norm_reward | ppo.normalise_return
@@ -125,7 +126,7 @@ CleanRL | clip_vloss | ppo.clip_value | `ppo.clip_value` is the range; 0 is off
 CleanRL | ent_coef | ppo.entropy_coef
 CleanRL | vf_coef | ppo.value_coef
 CleanRL | max_grad_norm | ppo.max_grad_norm
-CleanRL | target_kl | ppo.target_kl
+CleanRL | target_kl | ppo.target_kl | on the mean of an epoch; CleanRL takes its last minibatch
 CleanRL | norm_adv | ppo.normalise_advantage
 CleanRL | anneal_lr | schedules.ppo.learning_rate="linear to 0"
 RLlib | lr | ppo.learning_rate

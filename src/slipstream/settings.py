@@ -131,7 +131,7 @@ class PPOSettings(Section):
     max_grad_norm: float = Field(0.5, gt=0)
     """Maximum norm of the gradient; larger gradients are clipped."""
     target_kl: float = Field(0.0, ge=0)
-    """Stop the epochs of an iteration when the KL divergence exceeds this; 0: never."""
+    """Stop after an epoch in which the mean KL divergence exceeded this; 0: never."""
     epochs_max: int = Field(0, ge=0)
     """Adapt the number of epochs between 1 and this, by KL divergence and clip fraction; 0: use `ppo.epochs`."""
     epochs_target_kl: float = Field(0.01, gt=0)

@@ -41,7 +41,9 @@ def test_three_bad_evaluations_restore_the_last_good_weights() -> None:
     weights.value[:] = 3
     for strike in range(2):
         assert f"({strike + 1} in a row)" in gate.judge(0.2, result(0.1), weights)
+    assert not gate.restored
     assert "are restored" in gate.judge(0.2, result(0.1), weights)
+    assert gate.restored
     assert weights.value[0] == 2
     assert (gate.strikes, gate.returns) == (0, 1)
 

@@ -198,7 +198,7 @@ class Engine(Protocol):
     def load(self, rollout: Any, gae: GAECoefficients, inputs: LossInputs) -> Any:
         """Prepare the batch of a rollout, advantages and value targets included."""
 
-    def reweight(self, rollout: Any, batch: Any, gae: GAECoefficients) -> bool:
+    def recompute_advantages(self, rollout: Any, batch: Any, gae: GAECoefficients) -> bool:
         """Recompute advantages and value targets by V-trace with the current weights; false if they are not finite."""
 
     def draw_order(self, rollout: Any, batch: Any, settings: PPOSettings, random: np.random.Generator) -> Any:
@@ -220,7 +220,7 @@ class Engine(Protocol):
         """The mean absolute output of each unit on a batch, by hidden layer."""
 
     def gradient(self) -> Array:
-        """The flat gradient of the last step taken."""
+        """The flat gradient of the last minibatch, before clipping, even if its step was skipped."""
 
     def snapshot(self) -> dict[str, Array]:
         """Copies of all that training changes, by name."""

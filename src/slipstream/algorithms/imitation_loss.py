@@ -22,7 +22,7 @@ class ImitationLoss:
 
     def __init__(self, design: Design, teacher: Agent | None, demos: Demos | None, rows: int, seed: int) -> None:
         self.design = design
-        self.pull = np.ones(1, np.float64)
+        self.coef_factor = np.ones(1, np.float64)
         """The decayed factor of `ppo.demo_coef`."""
         self._teacher, self._demos = teacher, demos
         self.random = np.random.Generator(np.random.PCG64([seed, 0x7EAC]))
@@ -49,17 +49,17 @@ class ImitationLoss:
             row["ppo/teacher_loss"] = _imitate(engine, labelled, order, coefficients._replace(policy=now.teacher_coef))
             row["ppo/teacher_coef"] = now.teacher_coef
         if self._demos is not None and now.demo_coef:
-            weight = now.demo_coef * float(self.pull[0])
+            weight = now.demo_coef * float(self.coef_factor[0])
             demo = self._demo_batch(now.demo_batch, batch)
             order_of_all = np.arange(len(demo.weight) // demo.sequence)
             row["ppo/demo_loss"] = _imitate(engine, demo, order_of_all, coefficients._replace(policy=weight))
             row["ppo/demo_coef"] = weight
-            self.pull *= now.demo_decay
+            self.coef_factor *= now.demo_decay
         return row
 
     def arrays(self) -> dict[str, Array]:
         """The state by name (not copied)."""
-        return {"mentor.pull": self.pull, "mentor.streams": self._streams}
+        return {"mentor.pull": self.coef_factor, "mentor.streams": self._streams}
 
     def _teacher_actions(self, rollout: Rollout) -> Array:
         """The teacher's action in every state of a rollout."""

@@ -18,7 +18,7 @@ from slipstream.policies.distributions import apply_masks
 STEP = 1.5
 """The factor by which the weight follows `ppo.reference_target`."""
 LEAST = 0.01
-"""The factor of the weight below which the reference is no longer evaluated, unless a target may raise it."""
+"""The factor of the coefficient below which the reference is no longer evaluated, unless a target may raise it."""
 
 
 class KLReference:
@@ -26,7 +26,7 @@ class KLReference:
 
     def __init__(self, agent: TrainedAgent, rows: int) -> None:
         self.agent = agent
-        self.pull = np.ones(1, np.float64)
+        self.coef_factor = np.ones(1, np.float64)
         """The factor of `ppo.reference_kl_coef`."""
         self._states = np.zeros((rows, agent.design.state_size), np.float32)
 
@@ -45,20 +45,20 @@ class KLReference:
             apply_masks(flat, rollout.mask[:steps].reshape(steps * rows, -1), self.agent.design.head)
         return flat
 
-    def holds(self, target: float) -> bool:
-        """Whether the reference still has a weight."""
-        return bool(target or self.pull[0] > LEAST)
+    def is_active(self, target: float) -> bool:
+        """Whether the coefficient is large enough to evaluate the reference."""
+        return bool(target or self.coef_factor[0] > LEAST)
 
-    def move(self, divergence: float, target: float, decay: float) -> None:
-        """Decay the weight, or, with a target, raise or lower it towards that divergence."""
+    def adapt(self, divergence: float, target: float, decay: float) -> None:
+        """Decay the coefficient, or, with a target, raise or lower it towards that divergence."""
         if target and not 0.5 * target <= divergence <= 2.0 * target:
-            self.pull *= STEP if divergence > target else 1.0 / STEP
+            self.coef_factor *= STEP if divergence > target else 1.0 / STEP
         else:
-            self.pull *= decay
+            self.coef_factor *= decay
 
     def arrays(self) -> dict[str, Array]:
         """The state by name (not copied)."""
-        return {"anchor.pull": self.pull, "anchor.states": self._states}
+        return {"anchor.pull": self.coef_factor, "anchor.states": self._states}
 
 
 def make_kl_reference(text: str, spec: EnvSpec, design: Design, rows: int) -> KLReference:

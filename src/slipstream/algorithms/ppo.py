@@ -75,7 +75,7 @@ class PPO:
         self._good = engine.snapshot()
         self._failing = False
         self._iterations = np.zeros(1, np.int64)
-        self._warming = np.full(1, settings.ppo.value_warmup, np.int64)
+        self._warmup_left = np.full(1, settings.ppo.value_warmup, np.int64)
         """Iterations left of the value function's warm-up."""
         self._batch: Any = None
         self._write_normaliser()
@@ -100,13 +100,15 @@ class PPO:
         epochs = int(self._epochs[0]) if s.epochs_max else s.epochs
         epochs_run = 0
         for _ in range(epochs):
-            if s.vtrace_rho and not engine.reweight(rollout, batch, self._gae_coefficients(scale)):
+            # V-trace: with the weights of now. It fails only if these give values that are not finite.
+            if s.vtrace_rho and not engine.recompute_advantages(rollout, batch, self._gae_coefficients(scale)):
                 break
             added = engine.run_epoch(batch, engine.draw_order(rollout, batch, s, self._random), coefficients)
             totals += added
             epochs_run += 1
             if engine.counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW:
                 break
+            # On the mean over the epoch's samples; Stable-Baselines3 stops within an epoch, at 1.5 times the target.
             if s.target_kl > 0 and added[SAMPLES] and added[KL] / added[SAMPLES] > s.target_kl:
                 break
         diverged = bool(engine.counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW)
@@ -116,21 +118,21 @@ class PPO:
             "ppo/reward_scale": scale,
             "ppo/epochs": epochs_run,
         }
-        if self.imitation is not None and not self._warming[0]:
+        if self.imitation is not None and not self._warmup_left[0]:
             order = engine.draw_order(rollout, batch, s, self._random)
             metrics |= self.imitation.teach(s, rollout, batch, engine, coefficients, order)
         learn_obs = s.normalise_obs and steps >= s.freeze_obs_stats_steps
         found = engine.finish(rollout, batch, self._obs.mean.copy() if learn_obs else None)
         metrics["ppo/explained_variance"] = found.explained_variance
-        self._settle(stats, metrics)
+        self._adapt(stats, metrics)
         if learn_obs:
             self._obs.merge(*found.obs)
             self._write_normaliser()
         self._iterations += 1
         return rewards.samples, metrics
 
-    def _settle(self, stats: UpdateStats, metrics: dict[str, Any]) -> None:
-        """Apply the result of an update to the next one: fallback, epochs, reference weight, warm-up."""
+    def _adapt(self, stats: UpdateStats, metrics: dict[str, Any]) -> None:
+        """After the epochs: fall back if they diverged, adapt epochs and KL coefficient, count down the warm-up."""
         s = self.settings
         self._failing = stats.failed > 0
         if stats.failed:
@@ -141,12 +143,12 @@ class PPO:
             self._epochs[0] = tune_epochs(int(self._epochs[0]), stats, s)
         if self.reference is not None:
             metrics["ppo/reference_kl"] = stats.reference_kl
-            metrics["ppo/reference_kl_coef"] = s.reference_kl_coef * float(self.reference.pull[0])
-            if not self._warming[0]:
-                self.reference.move(stats.reference_kl, s.reference_target, s.reference_decay)
-        if self._warming[0]:
+            metrics["ppo/reference_kl_coef"] = s.reference_kl_coef * float(self.reference.coef_factor[0])
+            if not self._warmup_left[0]:
+                self.reference.adapt(stats.reference_kl, s.reference_target, s.reference_decay)
+        if self._warmup_left[0]:
             warm = metrics["ppo/explained_variance"] >= s.value_warmup_explained_variance
-            self._warming[0] = 0 if warm else self._warming[0] - 1
+            self._warmup_left[0] = 0 if warm else self._warmup_left[0] - 1
         if s.contrastive_coef:
             metrics["loss/contrastive"] = stats.contrast
         if s.centre_rewards:
@@ -154,7 +156,8 @@ class PPO:
 
     def coefficients(self) -> Coefficients:
         """The coefficients of the next gradient steps: current settings, warm-up and halved learning rates included."""
-        s, warming = self.settings, self._warming[0] > 0
+        s, warming = self.settings, self._warmup_left[0] > 0
+        reference = float(self.reference.coef_factor[0]) if self.reference is not None else 0.0
         return Coefficients(
             minibatch=s.minibatch,
             clip=s.clip,
@@ -167,7 +170,7 @@ class PPO:
             weight_decay=0.0 if s.optimiser == "adam" or warming else s.weight_decay,
             normalise_advantage=s.normalise_advantage,
             policy=0.0 if warming else 1.0,
-            reference_kl=s.reference_kl_coef * float(self.reference.pull[0]) if self.reference is not None else 0.0,
+            reference_kl=s.reference_kl_coef * reference,
             contrast=s.contrastive_coef,
             contrast_temperature=s.contrastive_temperature,
         )
@@ -206,7 +209,7 @@ class PPO:
             "iterations": self._iterations,
             "reward_centre": self._centre,
             "epochs": self._epochs,
-            "warming": self._warming,
+            "warming": self._warmup_left,
         }
         own |= self.reference.arrays() if self.reference is not None else {}
         own |= self.imitation.arrays() if self.imitation is not None else {}
@@ -233,7 +236,7 @@ class PPO:
         """The engine's batch of a rollout, with what the KL reference and the contrastive loss need."""
         _, mean, scale_obs = self.design.split_params_and_stats(self.params_and_stats)
         reference = partner = None
-        if self.reference is not None and self.reference.holds(self.settings.reference_target):
+        if self.reference is not None and self.reference.is_active(self.settings.reference_target):
             reference = self.reference.evaluate(rollout, episode_starts(rollout.terminated, rollout.truncated))
         if self.settings.contrastive_coef:
             partner = self._choose_partners(rollout)

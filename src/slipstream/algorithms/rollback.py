@@ -28,9 +28,12 @@ class Rollback:
         self.strikes = 0
         self.returns = 0
         self.good: dict[str, Array] = {}
+        self.restored = False
+        """Whether the last evaluation led to a rollback, so that its score is not that of the current weights."""
 
     def judge(self, score: float, result: Mapping[str, Any], engine: Restorable) -> str:
         """Add an evaluation; return a notice if it was below the floor, else nothing."""
+        self.restored = False
         if self.floor is None:
             low = result.get("evaluate/score_low")
             self.floor = float(result["evaluate/mean_return_low"] if low is None else low)
@@ -41,7 +44,7 @@ class Rollback:
         if self.strikes < self.limit:
             return f"Evaluation {score:.3f} is below {self.floor:.3f}, the floor of the run ({self.strikes} in a row)."
         engine.restore(self.good)
-        self.strikes, self.returns = 0, self.returns + 1
+        self.strikes, self.returns, self.restored = 0, self.returns + 1, True
         return (
             f"{self.limit} evaluations in a row were below {self.floor:.3f}, the floor of the run: "
             "the weights of the last good evaluation are restored."

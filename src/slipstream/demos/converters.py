@@ -3,8 +3,8 @@
 How to add an importer:
 
 1. Write `demos/importers/NAME.py` with a function that returns a `Source` (see `importers/source.py`): a `Schema`, a
-   list of `EpisodeRef`, and a function that reads one of them as an `Episode`. `importers/trajectories.py` is the
-   shortest example; `space_values.Codec` encodes Gymnasium spaces, `flat_tables` splits arrays into episodes.
+   list of `EpisodeRef`, and a function that reads one of them as an `Episode`. `importers/hdf5.py` is a
+   short example; `space_values.Codec` encodes Gymnasium spaces, `flat_tables` splits arrays into episodes.
 2. Add it to `FORMATS` with the options it accepts. A new option also needs a flag in `cli/import_export.py`.
 3. Test it in `tests/demos/importers/test_NAME.py`, and describe it in `docs/guides/importing-demos.md`.
 

@@ -90,7 +90,7 @@ class DeviceEngine:
         self._gae = torch.zeros(len(GAECoefficients._fields), device=device)
         self._running_return = torch.zeros(0, dtype=torch.float64, device=device)
         self._accepted = torch.zeros(1, dtype=torch.int64, device=device)
-        self._value_weights = torch.from_numpy(self.design.of_value()).to(device)
+        self._value_only_mask = torch.from_numpy(self.design.of_value()).to(device)
         self._head = torch.from_numpy(self.design.stack.head).to(device)
         width = self.design.obs.floats
         self._report = torch.zeros(SUMS + 6 + 2 * width, dtype=torch.float64, device=device)
@@ -161,7 +161,7 @@ class DeviceEngine:
         action = rollout.action.view(samples, self.design.action.parts)
         return DeviceBatch(rollout, DeviceSamples(action, *self._columns.unbind(0)))
 
-    def reweight(self, rollout: DeviceRollout, batch: DeviceBatch, gae: GAECoefficients) -> bool:
+    def recompute_advantages(self, rollout: DeviceRollout, batch: DeviceBatch, gae: GAECoefficients) -> bool:
         """V-trace is refused by `training.build.off_device`."""
         raise NotImplementedError
 
@@ -318,7 +318,7 @@ class DeviceEngine:
         if len(log_std):
             torch.sum(gradients.log_std, 0, out=log_std)
         if value_only:
-            net.gradient.mul_(self._value_weights)
+            net.gradient.mul_(self._value_only_mask)
         norm, added = torch.linalg.vector_norm(net.gradient).reshape(1), gradients.sums.sum(0, dtype=torch.float64)
         launch(count_step, 1, (norm, added, self._counters, self._totals, self._accepted))
         adam = AdamState(net.flat, net.gradient, self.moments[0], self.moments[1])

@@ -78,8 +78,8 @@ from slipstream.policies.token_encoder import (
 )
 from slipstream.system.numba_compile import Number, compiled_fused, compiled_threads
 
-BLOCK = 256
-"""Samples that go through a recurrent network together."""
+RECURRENT_BLOCK = 256
+"""Samples that go through a recurrent network together, at most; without memory they are `CHUNK`."""
 
 
 class EpochWorkspace(NamedTuple):
@@ -92,16 +92,16 @@ class EpochWorkspace(NamedTuple):
     carried: Array  # [threads, 2, floats]: gradients that flow back through recurrent layers
     gradients: Array  # [threads, size]
     sums: Array  # [threads, SUMS]
-    flipped: Array  # [floats]: transposed weights, which all threads read
+    transposed: Array  # [floats]: transposed weights, which all threads read
 
 
-class AdamMoments(NamedTuple):
-    """The state of the optimiser."""
+class OptimiserState(NamedTuple):
+    """Adam's moments, the counters of steps, and which weights the warm-up of the value function moves."""
 
     first: Array  # [size]
     second: Array  # [size]
     counters: Array  # [3]: optimiser steps, failed steps in a row, failed steps in total
-    value_weights: Array  # [size]: 1 for the weights that only the value function reads
+    value_only_mask: Array  # [size]: 1 for the weights that only the value function reads
 
 
 @compiled_fused
@@ -130,16 +130,16 @@ def accumulate_gradient(
     advantage, value_target = batch.advantage, batch.value_target
     old_log_prob, old_value = batch.log_prob, batch.value
     episode_start, gradient, sums = work.episode_start[thread], work.gradients[thread], work.sums[thread]
-    # A block holds this many sequences, one per lane; the number of lanes is a multiple of 4.
+    # `block` is the number of samples that run together: up to `most_lanes` sequences side by side, times their steps.
     block, most_lanes = episode_start.size, episode_start.shape[1]
     activations = Activations(work.scratch[thread], block, episode_start)
-    grads = Gradients(work.grad_scratch[thread], gradient, work.flipped, work.carried[thread])
+    grads = Gradients(work.grad_scratch[thread], gradient, work.transposed, work.carried[thread])
     policy = outputs(activations.scratch, block, table, net.policy_layer)
     values = outputs(activations.scratch, block, table, net.value_layer)
     d_policy = outputs(grads.scratch, block, table, net.policy_layer)
     d_value = outputs(grads.scratch, block, table, net.value_layer)
     log_std, d_log_std = params[head[HEAD_LOG_STD] :], gradient[head[HEAD_LOG_STD] :]
-    value_column, probs, measured = head[HEAD_VALUE], work.probs[thread], np.zeros(2, np.float32)
+    value_column, probs, found = head[HEAD_VALUE], work.probs[thread], np.zeros(2, np.float32)
     gradient[:], sums[:] = ZERO, 0.0
     for first in range(0, index.size, most_lanes):
         chosen = index[first : first + most_lanes]
@@ -159,12 +159,11 @@ def accumulate_gradient(
                     continue
                 if mask.shape[1]:
                     apply_mask(policy[i], mask[n], head)
-                log_prob_and_entropy(policy[i], log_std, head, action[n], probs, measured)
+                log_prob_and_entropy(policy[i], log_std, head, action[n], probs, found)
+                log_prob, entropy = found[0], found[1]
                 scaled = (advantage[n] - scaling.mean) * scaling.inverse_std * weight[n]
                 sample = RecordedSample(old_log_prob[n], old_value[n], scaled, value_target[n])
-                loss = clipped_loss(
-                    measured[0], values[i, value_column], sample, clip, clip_value, coefficients.imitate
-                )
+                loss = clipped_loss(log_prob, values[i, value_column], sample, clip, clip_value, coefficients.imitate)
                 add_log_prob_gradient(
                     policy[i],
                     log_std,
@@ -190,7 +189,7 @@ def accumulate_gradient(
                 d_value[i, value_column] = share * value_coef * loss.d_value
                 sums[POLICY_LOSS] += loss.policy
                 sums[VALUE_LOSS] += loss.value
-                sums[ENTROPY] += measured[1]
+                sums[ENTROPY] += entropy
                 sums[KL] += loss.kl
                 sums[CLIPPED] += loss.clipped
                 sums[SAMPLES] += 1.0
@@ -206,7 +205,7 @@ def accumulate_gradient(
 
 def epoch_steps(
     net: Network,
-    moments: AdamMoments,
+    moments: OptimiserState,
     work: EpochWorkspace,
     state: Array | None,
     batch: Batch,
@@ -218,7 +217,7 @@ def epoch_steps(
     """Take every gradient step of one epoch; `totals` gets the sums over its minibatches.
 
     With a policy coefficient of 0, only the value function's own weights move. Arithmetic on whole arrays is in
-    functions of its own: here numba would turn each into a parallel loop, which takes seconds to compile.
+    separate functions: inline, numba would turn each into a parallel loop, which takes seconds to compile.
     """
     threads, counters = work.gradients.shape[0], moments.counters
     minibatch = max(1, coefficients.minibatch // batch.sequence)
@@ -228,7 +227,7 @@ def epoch_steps(
             batch.advantage, batch.weight, index, batch.sequence, batch.rows, coefficients.normalise_advantage
         )
         per_thread = (index.size + 4 * threads - 1) // (4 * threads) * 4
-        transpose_weights(net.params, net.table, work.flipped)
+        transpose_weights(net.params, net.table, work.transposed)
         if tokens is not None:
             token_encoder.build_table(net.params[tokens.offset :], tokens.table)
             for number in numba.prange(threads):
@@ -245,7 +244,7 @@ def epoch_steps(
                 thread,
                 batch,
                 index[low:high],
-                Standardisation(mean, inverse_std, sample_share),  # parallel loops support only classes that they call
+                Standardisation(mean, inverse_std, sample_share),  # prange takes no NamedTuple from outside
                 coefficients,
                 tokens,
             )
@@ -256,7 +255,7 @@ def epoch_steps(
         if tokens is not None:
             token_encoder.add_token_gradient(net.params, tokens, gradient)
         if coefficients.policy == 0.0:
-            multiply_row(moments.value_weights, gradient)
+            multiply_row(moments.value_only_mask, gradient)
         norm = math.sqrt(squared_length(gradient))
         if math.isfinite(norm) and math.isfinite(sums[POLICY_LOSS] + sums[VALUE_LOSS]):
             counters[STEPS] += 1
@@ -303,7 +302,7 @@ def evaluate_batch(
     activations = Activations(scratch, block, episode_start)
     policy = outputs(scratch, block, net.table, net.policy_layer)
     values = outputs(scratch, block, net.table, net.value_layer)
-    log_std, measured = net.params[net.head[HEAD_LOG_STD] :], np.zeros(2, np.float32)
+    log_std, found = net.params[net.head[HEAD_LOG_STD] :], np.zeros(2, np.float32)
     for first in range(0, index.size, most_lanes):
         chosen = index[first : first + most_lanes]
         lanes = round_up_to_4(chosen.size)
@@ -314,8 +313,8 @@ def evaluate_batch(
                 n = sample_index(chosen[lane], step, steps, rows)
                 if batch.mask.shape[1]:
                     apply_mask(policy[i], batch.mask[n], net.head)
-                log_prob_and_entropy(policy[i], log_std, net.head, batch.action[n], work.probs[0], measured)
-                log_prob[n], value[n] = measured[0], values[i, net.head[HEAD_VALUE]]
+                log_prob_and_entropy(policy[i], log_std, net.head, batch.action[n], work.probs[0], found)
+                log_prob[n], value[n] = found[0], values[i, net.head[HEAD_VALUE]]
                 for layer in range(net.table.shape[0]):
                     units, column = outputs(scratch, block, net.table, layer), net.table[layer, OUT]
                     for j in range(net.table[layer, UNITS]):
@@ -328,11 +327,11 @@ class FusedEngine(HostEngine):
     def __init__(self, design: Design, params: Array, threads: int) -> None:
         super().__init__(design, params)
         stack, steps = design.stack, design.sequence
-        lanes = CHUNK if steps == 1 else max(4, BLOCK // steps // 4 * 4)
+        lanes = CHUNK if steps == 1 else max(4, RECURRENT_BLOCK // steps // 4 * 4)
         self.threads = threads
         self.moments = np.zeros((2, stack.size), np.float32)
         self._net = Network(params, stack.table, stack.head, stack.policy_layer, stack.value_layer)
-        self._adam = AdamMoments(self.moments[0], self.moments[1], self.counters, design.of_value())
+        self._adam = OptimiserState(self.moments[0], self.moments[1], self.counters, design.of_value())
         floats = lanes * steps * stack.scratch_columns
         self._work = EpochWorkspace(
             scratch=np.zeros((threads, floats), np.float32),
@@ -342,7 +341,7 @@ class FusedEngine(HostEngine):
             carried=np.zeros((threads, 2, lanes * pad(design.policy.memory_size, 16)), np.float32),
             gradients=np.zeros((threads, stack.size), np.float32),
             sums=np.zeros((threads, SUMS), np.float64),
-            flipped=np.zeros(max(1, stack.transposed_size), np.float32),
+            transposed=np.zeros(max(1, stack.transposed_size), np.float32),
         )
         memory = (threads, lanes, stack.state_size)
         self._state = np.zeros(memory, np.float32) if stack.state_size else None
@@ -389,15 +388,15 @@ class FusedEngine(HostEngine):
         activity = np.zeros(stack.scratch_columns, np.float64)
         state = thread_slice(self._state, 0)
         evaluate_batch(self._net, self._work, state, inputs, order, log_prob, value, activity)
-        sizes = {}
+        mean_activity = {}
         for number, layer in enumerate(stack.layers):
             if number not in stack.heads:
                 column, name = stack.table[number, OUT], layer.name + (".memory" if layer.kind != DENSE else "")
-                sizes[name] = activity[column : column + layer.outputs] / samples
-        return BatchEvaluation(log_prob, value, sizes)
+                mean_activity[name] = activity[column : column + layer.outputs] / samples
+        return BatchEvaluation(log_prob, value, mean_activity)
 
     def gradient(self) -> Array:
-        """The gradient of the last step taken."""
+        """The flat gradient of the last minibatch, before clipping, even if its step was skipped."""
         last: Array = self._work.gradients[0]
         return last
 

@@ -66,7 +66,7 @@ class HostEngine:
             burn_in=design.policy.burn_in if design.state_size else 0,
         )
 
-    def reweight(self, rollout: Rollout, batch: Batch, gae: GAECoefficients) -> bool:
+    def recompute_advantages(self, rollout: Rollout, batch: Batch, gae: GAECoefficients) -> bool:
         """Recompute advantages and value targets by V-trace with the current weights; false if they are not finite."""
         shape, current = rollout.reward.shape, self.evaluate(batch)
         ratio = np.exp(np.minimum(current.log_prob - batch.log_prob, 20.0)).reshape(shape)

@@ -229,7 +229,7 @@ class TorchEngine(HostEngine):
         )
 
     def gradient(self) -> Array:
-        """The flat gradient of the last step taken, before clipping."""
+        """The flat gradient of the last minibatch, before clipping."""
         grads = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self.optimiser.named.items()}
         return self.design.weights.flatten({name: (g * self._clip_factor).cpu().numpy() for name, g in grads.items()})
 

@@ -182,26 +182,26 @@ def backward(
         add_products(before, grad, gradient[weight:bias].reshape(terms, columns), gradient[bias:], rows, terms)
         if row[TRANSPOSED] >= 0:
             width = row[IN_COLUMNS]
-            matrix = grads.flipped[row[TRANSPOSED] : row[TRANSPOSED] + columns * width].reshape(columns, width)
+            matrix = grads.transposed[row[TRANSPOSED] : row[TRANSPOSED] + columns * width].reshape(columns, width)
             below = scratch_columns(grads.scratch, block, row[IN], width)
             below[:rows] = ZERO
             product(grad, matrix, below, rows, columns)
 
 
 @compiled_fused
-def transpose_weights(params: Array, table: Array, flipped: Array) -> None:
+def transpose_weights(params: Array, table: Array, transposed: Array) -> None:
     """Copy each weight matrix [inputs, columns] as [columns, inputs], padded to its inputs, for the backward pass."""
     for layer in range(table.shape[0]):
         row = table[layer]
         columns = row[COLUMNS] * gates_of(row[KIND])
         if row[TRANSPOSED] >= 0:
             matrix, width = params[row[WEIGHT] : row[BIAS]].reshape(row[INPUTS], columns), row[IN_COLUMNS]
-            turned = flipped[row[TRANSPOSED] : row[TRANSPOSED] + columns * width].reshape(columns, width)
+            turned = transposed[row[TRANSPOSED] : row[TRANSPOSED] + columns * width].reshape(columns, width)
             transpose_rows(matrix, turned, 0, row[INPUTS])
         if row[KIND] != DENSE:
             matrix = params[row[RECURRENT] : row[RECURRENT_BIAS]].reshape(row[COLUMNS], columns)
             start, width = row[TRANSPOSED_RECURRENT], row[COLUMNS]
-            turned = flipped[start : start + columns * width].reshape(columns, width)
+            turned = transposed[start : start + columns * width].reshape(columns, width)
             transpose_rows(matrix, turned, 0, row[COLUMNS])
 
 

@@ -44,7 +44,7 @@ class Gradients(NamedTuple):
 
     scratch: Array  # the layout of the activations: gradients of the layers' outputs
     params: Array  # the flat gradient, which is added to
-    flipped: Array  # transposed weights, see `transpose_weights`
+    transposed: Array  # transposed weights, see `transpose_weights`
     carried: Array  # [2, lanes, columns]: what flows back through recurrent layers
 
 

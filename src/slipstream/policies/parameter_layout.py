@@ -283,7 +283,7 @@ class NetworkLayout(ParameterLayout):
 
     def _tabulate(self, starts: list[list[int]], nets: list[int], to_input: bool) -> None:
         inputs = self.networks[0].inputs
-        column, state, flipped = pad(inputs, 16), 0, 0
+        column, state, transposed = pad(inputs, 16), 0, 0
         rows: list[list[int]] = []
         for layer, offsets, net in zip(self.layers, starts, nets, strict=True):
             source = rows[layer.source] if layer.source >= 0 else None
@@ -299,12 +299,12 @@ class NetworkLayout(ParameterLayout):
                 row[NORM] = offsets[2]
             outputs = layer.columns * GATES.get(layer.kind, 1)
             if source or to_input:
-                row[TRANSPOSED] = flipped
-                flipped += outputs * row[IN_COLUMNS]
+                row[TRANSPOSED] = transposed
+                transposed += outputs * row[IN_COLUMNS]
             if layer.kind != DENSE:
                 row[RECURRENT], row[RECURRENT_BIAS], row[STATE] = offsets[2], offsets[3], state
-                row[TRANSPOSED_RECURRENT] = flipped
-                flipped += outputs * layer.columns
+                row[TRANSPOSED_RECURRENT] = transposed
+                transposed += outputs * layer.columns
                 state += STATES[layer.kind] * layer.columns
             rows.append(row)
         self.table = np.array(rows, np.int64)
@@ -312,7 +312,7 @@ class NetworkLayout(ParameterLayout):
         """Floats per row of the scratch memory of a forward pass."""
         self.state_size = state
         """Floats of a row's recurrent state."""
-        self.transposed_size = flipped
+        self.transposed_size = transposed
         """Floats of the transposed weights."""
 
     def initial(self, rng: np.random.Generator, gains: Mapping[str, tuple[tuple[int, float], ...]]) -> dict[str, Array]:

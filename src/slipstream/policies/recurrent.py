@@ -135,7 +135,7 @@ def recurrent_backward(row: Array, work: Activations, state: Array, grads: Gradi
     by_gates = scratch_columns(grads.scratch, block, row[EXTRA], count)
     by_inner = scratch_columns(grads.scratch, block, row[EXTRA] + (0 if kind == LSTM else count), count)
     place = row[TRANSPOSED_RECURRENT]
-    matrix = grads.flipped[place : place + count * units].reshape(count, units)
+    matrix = grads.transposed[place : place + count * units].reshape(count, units)
     from_h = grads.carried[0, : lanes * units].reshape(lanes, units)
     from_c = grads.carried[1, : lanes * units].reshape(lanes, units)
     from_h[:] = ZERO

@@ -113,7 +113,10 @@ class WorkerPool:
         self._raise_if_hung({worker: self._deadline_s + 1.0}, self._deadline_s)
 
     def respawn(self, worker: int, job: Any, inherit: Sequence[int] = ()) -> None:
-        """Replace a worker that is dead or hangs with a new process, and wait until it is ready."""
+        """Replace a worker that is dead or hangs with a new process, and wait until it is ready.
+
+        `vector.processes.StepWorkers` decides when; actors are not respawned, their death ends the run.
+        """
         old = self._processes[worker]
         old.kill()
         old.wait()

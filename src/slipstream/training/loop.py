@@ -20,7 +20,7 @@ from slipstream.training.run_state import Position, capture
 
 @dataclass
 class Progress:
-    """The result of one iteration, yielded by the loop."""
+    """The state after an iteration. The loop yields the same object every time: copy what is kept."""
 
     position: Position
     seconds: float
@@ -52,10 +52,11 @@ def iterate(
     """Train until the steps or minutes are used up or a stop is requested; yield after every iteration.
 
     Logging, evaluation and periodic saving are due by step count, not by time, so a resumed run logs what an
-    uninterrupted run logs. A new best score and a request of the user are saved as well.
+    uninterrupted run logs. A checkpoint is also saved for a new best score and when the user asks for one. The lag of
+    a collector is the number of updates that a rollout's weights are behind, 0 or 1.
     """
     collector, learner, matchmaker, every = parts.collector, parts.learner, parts.matchmaker, settings.every
-    spans, began, load = Spans(), time.perf_counter(), dict[str, Any]()
+    spans, began, system_row = Spans(), time.perf_counter(), dict[str, Any]()
     progress = Progress(position, 0.0)
     first_steps, first_at = 0, began
     if parts.rollback is not None and not position.iteration:
@@ -68,6 +69,7 @@ def iterate(
     while not request.stop and not _finished(settings, position, time.perf_counter() - began):
         # Collect a rollout and update the policy with it.
         before = position.steps
+        # A profile shows the iteration after a multiple of `every.profile` was passed.
         with profile(before) if before and due(every.profile, before - parts.batch, before) else spans("iteration"):
             with spans("collect"):
                 rollout = collector.collect(position.iteration)
@@ -104,7 +106,8 @@ def iterate(
             if parts.rollback is not None and (notice := parts.rollback.judge(score, result, learner.engine)):
                 learner.notices.append(notice)
                 parts.publish(position.iteration)
-            if not matchmaker.opponents.promotes and (position.best_score is None or score >= position.best_score):
+            restored = parts.rollback is not None and parts.rollback.restored  # then the score is of weights now gone
+            if not restored and not matchmaker.opponents.promotes and _is_best(score, position):
                 position.best_score, best = score, {"score": score, **result}
 
         # The weights are final from here on: at lag 0 the workers can start the next rollout while metrics are written.
@@ -113,15 +116,16 @@ def iterate(
         if not collector.lag and not _finished(settings, position, progress.seconds):
             collector.prefetch(position.iteration)
 
-        # Timing. The rate excludes the first iteration, in which kernels are compiled.
         parts.schedules.see(row)
-        load = system_metrics.sample() if due(every.system, before, position.steps) else load
+
+        # Timing. The rate excludes the first iteration, in which kernels are compiled.
+        system_row = system_metrics.sample() if due(every.system, before, position.steps) else system_row
         progress.measured = (position.steps - first_steps, now - first_at) if first_steps else (0, 0.0)
         if not first_steps:
             first_steps, first_at = position.steps, now
         steps, seconds = progress.measured
         rate = steps / seconds if seconds else 0.0
-        row |= load | {"time/seconds": position.seconds + progress.seconds, "time/steps_per_second": rate}
+        row |= system_row | {"time/seconds": position.seconds + progress.seconds, "time/steps_per_second": rate}
         row |= spans.shares(progress.seconds, collector.seconds())
 
         # Save and log.
@@ -145,6 +149,10 @@ def _finished(settings: Settings, position: Position, seconds: float) -> bool:
     if settings.steps is not None and position.steps >= settings.steps:
         return True
     return settings.minutes is not None and position.seconds + seconds >= settings.minutes * 60
+
+
+def _is_best(score: float, position: Position) -> bool:
+    return position.best_score is None or score >= position.best_score
 
 
 def due(every: int, before: int, now: int) -> bool:
