@@ -109,6 +109,9 @@ class Kart(ArraySnapshot):
         self.limit_steps = -(-limit_ticks // repeat)
         """Steps after which a lap is truncated."""
         self._rules = target_tasks(self.spec, first, envs), limit_ticks, np.float32(given.random_starts)
+        arrays = self.state, self.clock, self.tasks, self.tracks, self._scratch, self.behaviour
+        self._laps = *arrays, *self._rules
+        """The arguments of the kernels that begin laps."""
         self.set_difficulty(*difficulty)
         self._begin(np.zeros((envs, OBS_SIZE), np.float32))
 
@@ -118,18 +121,7 @@ class Kart(ArraySnapshot):
         self._begin_laps(np.arange(self.envs), games, obs)
 
     def _begin_laps(self, envs: Array, games: Array, obs: Array) -> None:
-        batch.begin_laps(
-            envs,
-            games,
-            self.state,
-            self.clock,
-            self.tasks,
-            self.tracks,
-            self._scratch,
-            self.behaviour,
-            *self._rules,
-            obs,
-        )
+        batch.begin_laps(envs, games, *self._laps, obs)
 
     def set_difficulty(self, low: Array | float, high: Array | float) -> None:
         """Set the range of difficulties from the next lap on, for all envs or for each one."""
@@ -183,13 +175,7 @@ class Kart(ArraySnapshot):
         if payout.shaped:
             batch.shape(self._before, self.state, self.clock, payout.gamma, payout.values)
         batch.finish_step(
-            self.state,
-            self.clock,
-            self.tasks,
-            self.tracks,
-            self._scratch,
-            self.behaviour,
-            *self._rules,
+            *self._laps,
             out.obs,
             out.terminated,
             out.truncated,

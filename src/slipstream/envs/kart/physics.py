@@ -32,7 +32,7 @@ from slipstream.envs.kart.layout import (
     X,
     Y,
 )
-from slipstream.envs.soccer.physics import DT, HALF, ONE, QUARTIC, SIXTH, TINY, ZERO, root
+from slipstream.envs.soccer.physics import DT, ONE, TINY, ZERO, root, turn_heading
 from slipstream.system.numba_compile import Number, inlined
 
 # Driving, in m, s and rad: PUSH / ROLL is the top speed.
@@ -87,15 +87,7 @@ def drive(s: Array) -> None:
         rate = EAGER * GRIP / ahead
     spin += (s[STEER] * rate - spin) * YAW_RESPONSE
     s[SPIN] = spin
-    # Rotate by a small angle: series for sine and cosine, then one Newton step back to length 1.
-    angle = spin * DT
-    square = angle * angle
-    sine = angle - angle * square * SIXTH
-    cosine = ONE - square * HALF + square * square * QUARTIC
-    nx = hx * cosine - hy * sine
-    ny = hy * cosine + hx * sine
-    scale = (F(3.0) - (nx * nx + ny * ny)) * HALF
-    s[HX], s[HY] = nx * scale, ny * scale
+    s[HX], s[HY] = turn_heading(hx, hy, spin * DT)
 
 
 @inlined

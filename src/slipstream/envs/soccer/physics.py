@@ -109,6 +109,18 @@ def pad_y(pair: int) -> Number:
 
 
 @inlined
+def turn_heading(hx: Number, hy: Number, angle: Number) -> tuple[Number, Number]:
+    """Rotate a unit vector by a small angle: series for sine and cosine, then one Newton step back to length 1."""
+    square = angle * angle
+    sine = angle - angle * square * SIXTH
+    cosine = ONE - square * HALF + square * square * QUARTIC
+    nx = hx * cosine - hy * sine
+    ny = hy * cosine + hx * sine
+    scale = (F(3.0) - (nx * nx + ny * ny)) * HALF
+    return nx * scale, ny * scale
+
+
+@inlined
 def drive(s: Array, c: int) -> None:
     """Turn, accelerate and move the car whose columns begin at `c`."""
     hx, hy = s[c + HX], s[c + HY]
@@ -140,15 +152,7 @@ def drive(s: Array, c: int) -> None:
     spin = s[c + SPIN]
     spin += (s[c + STEER] * max(rate, ONE) * hold - spin) * YAW_RESPONSE
     s[c + SPIN] = spin
-    # Rotate by a small angle: series for sine and cosine, then one Newton step back to length 1.
-    angle = spin * DT
-    square = angle * angle
-    sine = angle - angle * square * SIXTH
-    cosine = ONE - square * HALF + square * square * QUARTIC
-    nx = hx * cosine - hy * sine
-    ny = hy * cosine + hx * sine
-    scale = (F(3.0) - (nx * nx + ny * ny)) * HALF
-    s[c + HX], s[c + HY] = nx * scale, ny * scale
+    s[c + HX], s[c + HY] = turn_heading(hx, hy, spin * DT)
 
 
 @inlined
