@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -435,22 +434,17 @@ def test_a_plain_script_trains_its_own_env_with_actors(tmp_path: Path) -> None:
     assert (first, last) == ("256", "512") and "slipstream.resume('r', env=lambda: Mine(...))" in hint
 
 
-def test_help_is_quick_and_light(tmp_path: Path) -> None:
-    """`--help` takes less than half a second and imports neither torch nor numba; nor does `import slipstream`."""
+def test_help_is_light(tmp_path: Path) -> None:
+    """`--help` imports neither torch nor numba; nor does `import slipstream`."""
     code = (
-        "import sys, time\nfrom slipstream.cli import main\n"
+        "import sys\nfrom slipstream.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "print(sorted({'torch', 'numba', 'gymnasium'} & set(sys.modules)))"
     )
-    taken = []
-    for _ in range(4):
-        began = time.perf_counter()
-        done = python(tmp_path, "-c", code)
-        taken.append(time.perf_counter() - began)
+    done = python(tmp_path, "-c", code)
     assert done.stdout.splitlines()[-1] == "[]"
     for verb in ("run", "train", "resume", "evaluate", "envs", "agents", "doctor"):
         assert f"\n  {verb} " in done.stdout
-    assert min(taken) < 0.5
     light = "import slipstream, sys; slipstream.__all__; print(sorted({'torch', 'numba', 'numpy'} & set(sys.modules)))"
     assert python(tmp_path, "-c", light).stdout == "[]\n"
 
