@@ -59,16 +59,10 @@ SLOW_FILES = (
     "test_cloning.py",
     "test_precision.py",
 )
-LONGEST = ("test_docs.py", "test_engines.py", "test_sac.py", "test_cloning.py", "test_tiny.py", "test_architecture.py")
-"""Files whose tests run first: started last, a long test would run alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest tests first, and mark those that train, start processes or compile a lot as slow.
-
-    `scripts/test quick` skips the slow ones.
-    """
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    """Mark tests that train, start processes or compile a lot as slow; `scripts/test quick` skips them."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & SLOW_FIXTURES or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES:

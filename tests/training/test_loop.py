@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from ppo_cases import start_parts
 from slipstream.api import Run, configure
 from slipstream.runs.checkpoint import Checkpoint, Saver, steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import Metrics
 from slipstream.runs.signals import StopRequest
 from slipstream.testing import ToyEnv
-from slipstream.training.build import build, choose_env
 from slipstream.training.loop import due, iterate
 from slipstream.training.run_state import Position
 
@@ -90,22 +90,16 @@ def test_the_time_split_adds_up(quick: Callable[..., Run]) -> None:
 
 def test_a_score_that_led_to_a_rollback_is_not_the_best(tmp_path: Path) -> None:
     """The weights of a rejected evaluation are gone, so its score does not mark a checkpoint as the best."""
-    flags = {"plan.collector": "local", "plan.envs": 4, "ppo.rollout": 16, "ppo.minibatch": 32, "steps": 192}
-    flags |= {"every.evaluate": 1, "every.system": 0, "evaluation.rollback_after": 1}
-    settings = configure("recall", flags=flags).settings
-    parts, position, place = (
-        build(choose_env("recall", settings), settings),
-        Position(),
-        RunDir.create(tmp_path / "run"),
-    )
+    flags: dict[str, Any] = {"plan.envs": 4, "ppo.rollout": 16, "ppo.minibatch": 32, "plan.collector": "local"}
+    flags |= {"every.evaluate": 1, "every.system": 0, "evaluation.rollback_after": 1, "steps": 192}
+    parts, settings, position = start_parts("recall", **flags), configure("recall", flags=flags).settings, Position()
+    place = RunDir.create(tmp_path / "run")
     saver, metrics, scores = Saver(place, settings.keep), Metrics(place), iter([0.5, 0.1, 0.6, 0.2])
 
     def evaluate(steps: int) -> tuple[float, dict[str, Any]]:
         score = next(scores)
         return score, {"evaluate/score_low": score}
 
-    parts.publish(0)
-    parts.collector.start(0, None)
     loop = iterate(parts, settings, position, metrics, saver, StopRequest(), evaluate, lambda steps: nullcontext())
     assert [position.best_score for _ in loop] == [None, 0.6, 0.6]
     saver.close()
