@@ -58,6 +58,12 @@ SLOW_FILES = (
     "test_sac_fused.py",
     "test_cloning.py",
     "test_precision.py",
+    "test_warm_start.py",
+    "test_plan_switches.py",
+    "test_vector_api.py",
+    "test_processes.py",
+    "rocket/test_game.py",
+    "treechop/test_scripted.py",
 )
 
 
@@ -65,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that train, start processes or compile a lot as slow; `scripts/test quick` skips them."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
-        if fixtures & SLOW_FIXTURES or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES:
+        if fixtures & SLOW_FIXTURES or item.path.parent.name in SLOW_FOLDERS or str(item.path).endswith(SLOW_FILES):
             item.add_marker("slow")
 
 

@@ -128,6 +128,7 @@ sys.exit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovid
 """
 
 
+@pytest.mark.slow
 def test_gpu_tests_collect_without_optional_packages() -> None:
     """A GPU machine that has none of the optional packages can collect the GPU tests."""
     extras = {"ale_py", "av", "envpool", "h5py", "mettagrid", "minari", "mpe2", "openskill", "pettingzoo", "RocketSim"}
@@ -164,6 +165,7 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_everything_imports_elsewhere(platform: str, tmp_path: Path) -> None:
     """Without Linux's own calls, and on Windows without POSIX's modules, everything imports (and trains on macOS)."""

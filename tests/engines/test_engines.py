@@ -512,6 +512,7 @@ def paired(design: Design, batch: Batch) -> Batch:
     return batch._replace(partner=np.where(together, later, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", PARTED, ids=lambda more: more["kind"])
 @pytest.mark.parametrize("contrasted", [0.0, 0.5])
 def test_parts_of_a_minibatch_add_up_to_the_whole(
@@ -720,6 +721,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_compiled_networks_learn_the_same(make_case: Callable[..., Case]) -> None:
     """Weights after some updates, with a smaller last minibatch, equal those of uncompiled networks."""
     design, params, batch = make_case(hidden=(12,), activation="relu")
@@ -753,6 +755,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "precision"),
     [(HALVED[0], "fp32"), (HALVED[1], "bf16"), (HALVED[2], "bf16"), (HALVED[3], "fp32")],

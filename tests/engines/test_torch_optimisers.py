@@ -53,6 +53,7 @@ def test_steps_are_those_of_torch(decay: float) -> None:
         assert adam.taken[name] == kept["step"] == (3 if place == SILENT else 7)
 
 
+@pytest.mark.slow
 def test_training_needs_no_compiler_of_torch(tmp_path: Path) -> None:
     """Training does not import torch's compiler, which takes longer to import than the rest of torch."""
     script = (

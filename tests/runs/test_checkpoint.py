@@ -289,6 +289,7 @@ print(partial, last)
 
 
 @posix
+@pytest.mark.slow
 def test_kill_while_writing(run: RunDir) -> None:
     """Whenever a writer is killed, the newest complete checkpoint loads, and leftovers are deleted."""
     done = subprocess.run(

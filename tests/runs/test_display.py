@@ -223,6 +223,7 @@ def in_terminal(script: str, arg: str, keys: bytes) -> tuple[str, int]:
     return drawn.decode(), status
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(("how", "status"), [("normal", 0), ("raise", 1)])
 def test_live_in_a_terminal(how: str, status: int) -> None:

@@ -215,6 +215,7 @@ def test_bars_are_as_high_as_their_values(tmp_path: Path) -> None:
     assert not (near(both, PALETTE[0]).any(axis=0) & near(both, PALETTE[1]).any(axis=0)).any()
 
 
+@pytest.mark.slow
 def test_long_series_keep_their_peaks(tmp_path: Path) -> None:
     """One peak among a million values is visible, and drawing is not slower."""
     values = np.zeros(1_000_000)

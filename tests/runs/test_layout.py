@@ -170,6 +170,7 @@ def test_no_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_locks_once(run, "is locked")
 
 
+@pytest.mark.slow
 def test_one_winner(tmp_path: Path) -> None:
     """Of several processes that find the same stale lock at the same time, exactly one replaces it."""
     run = RunDir.create(tmp_path / "r")

@@ -34,6 +34,7 @@ def test_threads_equal_serial(env: str) -> None:
     assert threading.active_count() == before - 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_snapshot_and_restore(how: str) -> None:
     """A snapshot equals that of a serial vector, and a vector that restores it continues the same way."""
@@ -95,6 +96,7 @@ def test_an_exception_in_a_thread_names_the_env() -> None:
         slipstream.make_vector(BrokenEnv, envs=3, workers=2, vector="fibres")
 
 
+@pytest.mark.slow
 def test_an_env_that_hangs_is_reported() -> None:
     """An env that hangs in a thread is reported within the deadline."""
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv("hang", at=4))

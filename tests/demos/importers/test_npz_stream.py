@@ -92,6 +92,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_threads_open_archives_at_once(tmp_path: Path) -> None:
     """Headers are read whole although the collector hands over to another thread in the middle of one."""
     names = [f"m{k}" for k in range(50)]

@@ -165,6 +165,7 @@ def test_old_gym_environments_are_converted() -> None:
         adapter._convert_space(object())
 
 
+@pytest.mark.slow
 def test_an_old_gym_environment_trains(tmp_path: Path) -> None:
     """An old Gym env can be trained on, in worker processes too."""
     for collector in ("local", "actors"):

@@ -131,6 +131,7 @@ def test_what_is_refused() -> None:
     vector.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["connect_four", "tictactoe", "simple_tag"])
 def test_self_play_and_league(name: str, tmp_path: Path) -> None:
     """Self-play in worker processes, a league from its result, and games between agents work."""

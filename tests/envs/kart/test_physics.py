@@ -52,6 +52,7 @@ def varied_states(envs: int) -> Kart:
     return game
 
 
+@pytest.mark.slow
 def test_compiled_equals_uncompiled(tmp_path: Path) -> None:
     """One step from 300 varied states, over ends and new tracks, gives the same bits compiled and as plain Python."""
     envs = 300

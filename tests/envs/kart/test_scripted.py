@@ -122,6 +122,7 @@ def test_behaviour_is_frozen(player: str) -> None:
     assert digest(player) == FROZEN[player]
 
 
+@pytest.mark.slow
 def test_another_cpu_drives_the_same_laps() -> None:
     """Compiled for a plain CPU without vector extensions, tracks and laps are the same to the bit."""
     assert evaluate_on_plain_cpu(__file__, "t.digest('expert')") == FROZEN["expert"]

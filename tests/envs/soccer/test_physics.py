@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.soccer import layout as at
@@ -72,6 +73,7 @@ def compare(tmp_path: Path, envs: int, team_size: int) -> dict[str, float]:
     return {name: float(np.abs(values - theirs[name]).max()) for name, values in mine.items()}
 
 
+@pytest.mark.slow
 def test_compiled_equals_uncompiled(tmp_path: Path) -> None:
     """One step from 10,000 varied states gives the same numbers compiled and as plain Python."""
     for name, difference in compare(tmp_path, 10_000, 1).items():

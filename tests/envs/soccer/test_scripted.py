@@ -119,6 +119,7 @@ def test_behaviour_is_frozen(pair: str) -> None:
     assert digest(*pair.split()) == FROZEN[pair]
 
 
+@pytest.mark.slow
 def test_another_cpu_plays_the_same_games() -> None:
     """Compiled for a plain CPU without vector extensions, the games are the same to the bit."""
     assert evaluate_on_plain_cpu(__file__, "t.digest('rule', 'chaser')") == FROZEN["rule chaser"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from slipstream.contracts import Array, empty_rows
 from slipstream.envs.treechop import layout as at
@@ -40,6 +41,7 @@ def slow_cast(cells: Array, start: Array, way: Array, limit: float) -> tuple[flo
     return limit, raycast.SKY
 
 
+@pytest.mark.slow
 def test_rays_meet_what_tiny_steps_meet() -> None:
     """Leaping from tree to tree finds the same first block, grass or sky, at the same distance."""
     game = Treechop(1, seed=1)
