@@ -205,7 +205,7 @@ def accumulate_gradient(
 
 def epoch_steps(
     net: Network,
-    moments: OptimiserState,
+    optimiser: OptimiserState,
     work: EpochWorkspace,
     state: Array | None,
     batch: Batch,
@@ -219,7 +219,7 @@ def epoch_steps(
     With a policy coefficient of 0, only the value function's own weights move. Arithmetic on whole arrays is in
     separate functions: inline, numba would turn each into a parallel loop, which takes seconds to compile.
     """
-    threads, counters = work.gradients.shape[0], moments.counters
+    threads, counters = work.gradients.shape[0], optimiser.counters
     minibatch = max(1, coefficients.minibatch // batch.sequence)
     for start in range(0, order.size, minibatch):
         index = order[start : start + minibatch]
@@ -255,7 +255,7 @@ def epoch_steps(
         if tokens is not None:
             token_encoder.add_token_gradient(net.params, tokens, gradient)
         if coefficients.policy == 0.0:
-            multiply_row(moments.value_only_mask, gradient)
+            multiply_row(optimiser.value_only_mask, gradient)
         norm = math.sqrt(squared_length(gradient))
         if math.isfinite(norm) and math.isfinite(sums[POLICY_LOSS] + sums[VALUE_LOSS]):
             counters[STEPS] += 1
@@ -266,8 +266,8 @@ def epoch_steps(
             adam(
                 net.params,
                 gradient,
-                moments.first,
-                moments.second,
+                optimiser.first,
+                optimiser.second,
                 counters[STEPS],
                 coefficients.learning_rate,
                 coefficients.adam_eps,
@@ -331,7 +331,7 @@ class FusedEngine(HostEngine):
         self.threads = threads
         self.moments = np.zeros((2, stack.size), np.float32)
         self._net = Network(params, stack.table, stack.head, stack.policy_layer, stack.value_layer)
-        self._adam = OptimiserState(self.moments[0], self.moments[1], self.counters, design.of_value())
+        self._optimiser = OptimiserState(self.moments[0], self.moments[1], self.counters, design.of_value())
         floats = lanes * steps * stack.scratch_columns
         self._work = EpochWorkspace(
             scratch=np.zeros((threads, floats), np.float32),
@@ -361,7 +361,7 @@ class FusedEngine(HostEngine):
             parts = [order[low : low + size] for low in range(0, len(order), size)]
         for part in parts:
             inputs = inputs if len(parts) == 1 else self._inputs(batch, part)
-            run(self._net, self._adam, self._work, self._state, inputs, part, coefficients, self._tokens, totals)
+            run(self._net, self._optimiser, self._work, self._state, inputs, part, coefficients, self._tokens, totals)
             if self.counters[FAILED_IN_A_ROW] >= MAX_FAILED_IN_A_ROW:
                 break
         return totals

@@ -82,17 +82,20 @@ def build(
 
     plan = make_plan(settings.plan, _plan_facts(choice, settings, env, has_opponents, resumed), before)
     batch = check_batch(settings, plan.envs.applied, spec.agents)
-    envs = plan.envs.applied
-    curriculum, rivals = None, opponents(spec, design) if opponents else FixedOpponent(settings.opponent, spec, envs)
+    envs, on_device = plan.envs.applied, plan.collector.applied == "device"
+    game, _ = parse(choice.name)
+    stages = game.stages if game is not None else ()
+    curriculum = None if on_device else make_curriculum(settings.curriculum, spec.tasks, stages)
+    rivals = opponents(spec, design) if opponents else FixedOpponent(settings.opponent, spec, envs)
+    matchmaker = Matchmaker(spec, envs, settings.seed, rivals, curriculum)
     learner: Learner
     collector: Collector
-    if plan.collector.applied == "device":
+    tracker: EpisodeTracker | None = None
+    if on_device:
         learner, collector = _make_on_device(choice, settings, env, plan, resumed)
-        tracker: EpisodeTracker | None = collector
+        tracker = collector
     else:
-        game, _ = parse(choice.name)
-        curriculum = make_curriculum(settings.curriculum, spec.tasks, game.stages if game is not None else ())
-        learner, tracker = _make_learner(choice, settings, spec, design, plan, resumed), None
+        learner = _make_learner(choice, settings, spec, design, plan, resumed)
         collector = _make_collector(
             replace(choice, native=plan.native.applied), settings, plan, env, rivals.sampled, learner.notices.append
         )
@@ -106,7 +109,7 @@ def build(
         learner=learner,
         schedules=schedules,
         episodes=EpisodeStats(envs * spec.agents, versus=settings.opponent is not None, tracker=tracker),
-        matchmaker=Matchmaker(spec, envs, settings.seed, rivals, curriculum),
+        matchmaker=matchmaker,
         collector=collector,
         batch=batch,
         reward_hacking=RewardHackingDetector(steady=curriculum is None),
