@@ -148,6 +148,22 @@ def test_a_run_resumes_with_either_collector(resumes: str) -> None:
         assert np.array_equal(first.learner.params_and_stats, second.learner.params_and_stats)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_rollout_that_was_started_early_changes_no_checkpoint(device: str) -> None:
+    """A checkpoint taken after the next rollout was started equals one taken before."""
+    parts = parts_of("soccer", "device", {"ppo.minibatch": 512, "env.match_seconds": 0.8}, device)
+    begin(parts)
+    iterate(parts, 0)
+    position = Position(steps=512, iteration=1, collector_state=parts.collector.snapshot(1))
+    before = capture(parts, position, 0.0)
+    position.collector_state = parts.collector.snapshot(1)
+    parts.collector.prefetch(1)
+    after = capture(parts, position, 0.0)
+    for group, arrays in before.groups.items():
+        for name, array in arrays.items():
+            assert np.array_equal(array, after.groups[group][name]), (group, name)
+
+
 def test_samples_are_shuffled_by_the_seed() -> None:
     """Shuffled samples or segments visit every sample once, and not in the order of time."""
     for order in ("samples", "segments"):

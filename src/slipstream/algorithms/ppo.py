@@ -100,7 +100,7 @@ class PPO:
         epochs = int(self._epochs[0]) if s.epochs_max else s.epochs
         epochs_run = 0
         for _ in range(epochs):
-            # V-trace: with the weights of now. It fails only if these give values that are not finite.
+            # V-trace uses the current weights. It fails only if they give values that are not finite.
             if s.vtrace_rho and not engine.recompute_advantages(rollout, batch, self._gae_coefficients(scale)):
                 break
             added = engine.run_epoch(batch, engine.draw_order(rollout, batch, s, self._random), coefficients)

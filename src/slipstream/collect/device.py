@@ -224,7 +224,14 @@ class DeviceCollector:
             self._graph = capture(self._roll, 1, changed)
 
     def prefetch(self, version: int) -> None:
-        """Start rollout number `version`; the device makes it while the host writes metrics."""
+        """Start rollout number `version`, which a GPU makes while the host writes metrics.
+
+        Nothing on the CPU, where the host would wait, and the game's state is not among the tensors that are kept.
+        """
+        if self.net.device != "cpu":
+            self._start_rollout(version)
+
+    def _start_rollout(self, version: int) -> None:
         self._made, self._prefetched = version + 1, True
         if self._graph is None:
             self._roll()
@@ -234,7 +241,7 @@ class DeviceCollector:
     def collect(self, version: int) -> DeviceRollout:
         """Make rollout number `version`, or wait for it if it was started before."""
         if not self._prefetched:
-            self.prefetch(version)
+            self._start_rollout(version)
         self._prefetched = False
         if self._graph is not None:
             # The learner would wait here anyway; this way the time counts as collecting. Without the index torch asks
