@@ -49,6 +49,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 COMPARED = ("obs", "action", "log_prob", "value", "reward", "terminated", "truncated", "active", "state")
 
 
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+
+
 def parts_of(env: str, collector: str, more: dict[str, Any], device: str = "cpu") -> TrainingParts:
     """The parts of a small run."""
     flags = {"plan.collector": collector, "plan.device": device, "plan.envs": 8, "ppo.rollout": 32} | more
@@ -148,7 +151,7 @@ def test_a_run_resumes_with_either_collector(resumes: str) -> None:
         assert np.array_equal(first.learner.params_and_stats, second.learner.params_and_stats)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
 def test_a_rollout_that_was_started_early_changes_no_checkpoint(device: str) -> None:
     """A checkpoint taken after the next rollout was started equals one taken before."""
     parts = parts_of("soccer", "device", {"ppo.minibatch": 512, "env.match_seconds": 0.8}, device)
@@ -193,7 +196,7 @@ def test_unsupported_settings_are_refused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@needs_gpu
 @pytest.mark.parametrize("name", list(CASES))
 def test_the_gpu_matches_the_cpu(name: str) -> None:
     """Captured as graphs on a GPU in fp32, rollouts and gradient steps match the CPU within rounding."""
@@ -215,7 +218,7 @@ def test_the_gpu_matches_the_cpu(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@needs_gpu
 def test_graphs_change_nothing() -> None:
     """With and without graphs a GPU computes the same, in bf16 too."""
     more = {"ppo.minibatch": 128, "plan.precision": "bf16"}
