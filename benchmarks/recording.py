@@ -1,14 +1,16 @@
-"""Speed of recording to disk: built-in soccer and a slow Python env, with one worker and with several.
+"""Speed of recording to disk: soccer, a slow Python env and a slow controller, with one worker and with several.
 
     .venv/bin/python benchmarks/recording.py [--rounds 5] [--games 2000] [--workers 2] [--disk DIR]
 
 Runs `slipstream record` and reads its steps per second, from the first step until every episode is written and synced,
-without start-up. The slow env computes in Python for about 200 microseconds per step.
+without start-up. The slow env, and the user's own controller in Pendulum, compute in Python for about 200 microseconds
+per step.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,7 +25,11 @@ SOCCER_BAR = 500_000
 """Bar of soccer on two cores, steps per second."""
 LINEAR_BAR = 0.85
 """Bar of the slow env: share of the ideal speed-up."""
+CONTROLLER_BAR = 0.95
+"""Bar of the slow controller: share of the ideal speed-up."""
+WORKS = ("soccer", "slow", "controller")
 SLOW = """
+import os
 import time
 import gymnasium
 import numpy as np
@@ -65,6 +71,13 @@ class Slow(gymnasium.Env):
 
 
 gymnasium.register("Slow-v0", Slow)
+
+
+class Controller:
+    rounds = int(os.environ["ROUNDS"])
+
+    def act(self, obs):
+        return [work(self.rounds) % 2 - obs[1]]
 """
 
 
@@ -91,13 +104,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="slipstream-", dir=options.disk) as name:
         folder = Path(name)
         (folder / "slow_env.py").write_text(SLOW)
-        code = "import slow_env; print(slow_env.calibrated())"
+        code, os.environ["ROUNDS"] = "import slow_env; print(slow_env.calibrated())", "1"
         rounds = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+        os.environ["ROUNDS"] = rounds.stdout.strip()
         slow = ["--import", "slow_env", "--set", f"env.options.rounds={rounds.stdout.strip()}"]
-        for turn, (work, workers) in interleave(options.rounds, product(("soccer", "slow"), (1, options.workers))):
+        own = ["--import", "slow_env"]
+        for turn, (work, workers) in interleave(options.rounds, product(WORKS, (1, options.workers))):
             result.gate()
             if work == "soccer":
                 row = play(folder, work, "scripted:rule", "soccer", options.games, workers)
+            elif work == "controller":
+                row = play(folder, work, "slow_env:Controller", "gymnasium:Pendulum-v1", slow_games, workers, *own)
             else:
                 row = play(folder, work, "random", "gymnasium:Slow-v0", slow_games, workers, *slow)
             result.add({**row, "round": turn})
@@ -109,12 +126,13 @@ def summarise(rows: list[dict[str, Any]], workers: int) -> dict[str, Any]:
     """Medians with one and with several workers, and the verdict."""
     rates = {
         f"{work} {count}": [r["steps_per_second"] for r in rows if (r["work"], r["workers"]) == (work, count)]
-        for work in ("soccer", "slow")
+        for work in WORKS
         for count in (1, workers)
     }
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    gains = {work: medians[f"{work} {workers}"] / medians[f"{work} 1"] for work in ("soccer", "slow")}
+    gains = {work: medians[f"{work} {workers}"] / medians[f"{work} 1"] for work in WORKS}
     passed = medians[f"soccer {workers}"] >= SOCCER_BAR and gains["slow"] >= LINEAR_BAR * workers
+    passed = passed and gains["controller"] >= CONTROLLER_BAR * workers
     spans = {name: [min(values), max(values)] for name, values in rates.items()}
     return {"workers": workers, "medians": medians, "spans": spans, "gains": gains, "passed": passed}
 
@@ -130,6 +148,7 @@ def text_of(summary: dict[str, Any]) -> str:
     header = ("work", "workers", "steps/s (median)", "lowest", "highest")
     parts = ["# Recording", table(header, lines), f"{summary['workers']} workers compared with one: {gains}."]
     bars = f"soccer {SOCCER_BAR:,} steps/s with {summary['workers']} workers, slow {LINEAR_BAR:.0%} of the ideal gain"
+    bars += f", controller {CONTROLLER_BAR:.0%}"
     return "\n\n".join([*parts, f"Bars ({bars}) met: **{'yes' if summary['passed'] else 'no'}**"])
 
 

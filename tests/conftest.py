@@ -11,7 +11,9 @@ capture the work, with a CPU device in place of the GPU.
 from __future__ import annotations
 
 import math
+import venv
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,8 +37,11 @@ SMALL: dict[str, Any] = {
     "every__evaluate": 0,
     "every__system": 0,
 }
+OTHER_PACKAGES = Path(__file__).parent / "other_interpreter"
+"""Stand-ins for old packages that the second virtual environment has."""
 CONTINUOUS = ActionSpec("continuous", (), (-1.0, -2.0, -np.inf), (1.0, 2.0, np.inf))
 SWITCHES = (True, False, True)
+MIXED = ActionSpec("mixed", (3, 2), (-1.0, -1.0), (1.0, 1.0), binary=(False, True))
 ACTIONS = {
     "discrete": ActionSpec("discrete", (5,)),
     "multi_discrete": ActionSpec("multi_discrete", (3, 2, 4)),
@@ -46,6 +51,8 @@ ACTIONS = {
     "masked_multi": ActionSpec("multi_discrete", (3, 4), masked=True),
     "binary": ActionSpec("multi_discrete", (2, 3, 2), binary=SWITCHES),
     "masked_binary": ActionSpec("multi_discrete", (2, 3, 2), masked=True, binary=SWITCHES),
+    "mixed": MIXED,
+    "masked_mixed": replace(MIXED, masked=True),
 }
 
 
@@ -90,6 +97,18 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def other_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The interpreter of a second virtual environment, with NumPy and stand-ins for gym 0.19 and minerl 0.4.4 only."""
+    folder = tmp_path_factory.mktemp("other") / "venv"
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    installed = Path(np.__file__).parents[1]
+    for source in (*installed.glob("numpy"), *installed.glob("numpy.libs"), *OTHER_PACKAGES.iterdir()):
+        (packages / source.name).symlink_to(source)
+    return str(folder / "bin" / "python")
+
+
 @pytest.fixture
 def quick(tmp_path: Path) -> Callable[..., Run]:
     """Train a small policy for a few iterations into a fresh folder."""
@@ -120,7 +139,12 @@ def make_policy() -> Callable[..., tuple[Design, Array]]:
         kind: str = "discrete", obs: int | ObsSpec = 7, hidden: tuple[int, ...] = (16, 16), activation: str = "tanh",
         shared: bool = True, seed: int = 0, value: bool = True, **more: Any,
     ) -> tuple[Design, Array]:  # fmt: skip
-        wanted = {"memory_size": 20, "log_std": -0.3, "squash": kind == "squashed", "features": 24} | more
+        wanted = {
+            "memory_size": 20,
+            "log_std": -0.3,
+            "squash": kind in ("squashed", "masked_mixed"),
+            "features": 24,
+        } | more
         policy = PolicySettings(hidden=hidden, activation=activation, shared=shared, **wanted)
         seen = vector_obs(obs) if isinstance(obs, int) else obs
         design = Design(seen, ACTIONS[kind], policy, value)
@@ -160,12 +184,14 @@ def make_samples() -> Callable[..., tuple[Array, Array, Array]]:
         obs = draw(design, count, random)
         if spec.kind == "continuous":
             return obs, np.zeros((count, 0), np.uint8), random.normal(0, 1, (count, spec.parts)).astype(np.float32)
-        action = np.stack([random.integers(0, size, count) for size in spec.sizes], axis=1).astype(np.int32)
+        options = np.stack([random.integers(0, size, count) for size in spec.sizes], axis=1)
+        numbers = random.normal(0, 1, (count, spec.continuous_parts))
+        action = np.concatenate([options, numbers], axis=1).astype(spec.dtype)
         if not spec.masked:
             return obs, np.zeros((count, 0), np.uint8), action
         mask = random.integers(0, 2, (count, spec.options)).astype(np.uint8)
         starts = np.cumsum([0, *spec.sizes[:-1]])
-        mask[np.arange(count)[:, None], starts[None, :] + action] = 1
+        mask[np.arange(count)[:, None], starts[None, :] + options] = 1
         return obs, mask, action
 
     return make
@@ -224,7 +250,8 @@ def make_demos(tmp_path: Path) -> Callable[..., Path]:
             if action.masked:
                 mask = random.integers(0, 2, (steps, action.options)).astype(np.uint8)
                 starts = np.cumsum([0, *action.sizes[:-1]])
-                mask[np.arange(steps)[:, None], starts[None, :] + values["action"]] = 1
+                options = values["action"][:, : action.discrete_parts].astype(np.int64)
+                mask[np.arange(steps)[:, None], starts[None, :] + options] = 1
                 values["mask"] = mask
             shard.add(values, game=number, ended=TERMINATED, seed=number)
         shard.close()
@@ -235,10 +262,10 @@ def make_demos(tmp_path: Path) -> Callable[..., Path]:
 
 def _expert(action: ActionSpec, numbers: Array) -> Array:
     """The argmax of some numbers for discrete actions, or bounded actions that are close to linear in them."""
-    if action.kind == "continuous":
-        return np.tanh(0.3 * numbers[:, : action.parts]).astype(np.float32)
     starts = np.cumsum([0, *action.sizes])
-    return np.stack([numbers[:, a:b].argmax(1) for a, b in pairwise(starts)], 1)
+    options = [numbers[:, a:b].argmax(1) for a, b in pairwise(starts)]
+    bounded = np.tanh(0.3 * numbers[:, starts[-1] : starts[-1] + action.continuous_parts])
+    return np.stack([*options, *bounded.T], 1).astype(action.dtype)
 
 
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount", "equal.default")

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slipstream.agents.own import name_agents, register_agents
 from slipstream.agents.simple import BatchAgent
 from slipstream.agents.specs import load_agent as _load_agent
 from slipstream.agents.specs import load_trained, run_folder
@@ -22,18 +23,22 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.contracts import Vector
 from slipstream.demos.format import read_schema
 from slipstream.envs.adapters.vector_api import VectorEnv, as_sb3
-from slipstream.envs.registry import EnvChoice, known
+from slipstream.envs.registry import EnvChoice, UserCode, import_modules, known
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.perf import bench as benching
 from slipstream.perf import diagnose as diagnosing
 from slipstream.perf import tune as tuning
 from slipstream.perf.env_timing import best_workers
 from slipstream.plan import NATIVE_GAIN
+from slipstream.runs.figures import Figure
 from slipstream.runs.layout import RunDir, default_path
 from slipstream.runs.metrics import read
+from slipstream.runs.notebook import facts_table, metrics_figure
 from slipstream.runs.provenance import read_config, stage_of
+from slipstream.runs.sinks import MetricsSink
 from slipstream.stages import clone as cloning
 from slipstream.stages import compete as competing
+from slipstream.stages import convert as converting
 from slipstream.stages import evaluate as evaluation
 from slipstream.stages import record as recording
 from slipstream.stages import reward_report as rewarding
@@ -41,9 +46,19 @@ from slipstream.stages import run as running
 from slipstream.stages import tournament as competition
 from slipstream.stages import train as training
 from slipstream.stages import watch as watching
-from slipstream.stages.prepare import EnvLike, Prepared, Sources, configure, keyword_options, prepare, source_names
+from slipstream.stages.prepare import (
+    AgentLike,
+    EnvLike,
+    Prepared,
+    Sources,
+    configure,
+    keyword_options,
+    prepare,
+    source_names,
+)
 from slipstream.system.machine import cores
 from slipstream.training.build import choose_env
+from slipstream.training.callbacks import OnIteration
 from slipstream.vector.make import choose_native, spaces_of, spread_vector, steps_in_batches
 from slipstream.vector.make import make_vector as _make_vector
 
@@ -66,6 +81,14 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl."""
         return read(RunDir.open(self.path))
+
+    def plot(self, *keys: str) -> Figure:
+        """A chart of each metric over steps, by default of the most telling ones; `.save(path)` writes a PNG file."""
+        return metrics_figure(self.metrics(), keys, str(self.path))
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows."""
+        return facts_table(str(self.path), self.facts)
 
 
 def verb(stage: Callable[..., Any] | None = None, configurable: bool = True) -> Callable[[F], F]:
@@ -93,24 +116,70 @@ def _path(place: str | Path | None) -> Path | None:
     return Path(place) if place else None
 
 
+def _spec_of(agent: Any, options: dict[str, Any]) -> Any:
+    """The spec of an agent, or those of a list; agents that are Python objects are added to `options["agents"]`."""
+    agents = name_agents(options.get("agents"))
+    spec = register_agents(agent, agents)
+    options["agents"] = agents
+    return spec
+
+
 def _notice(line: str) -> None:
     print(line, file=sys.stderr)
 
 
 @verb()
-def train(env: EnvLike, *, run: str | Path | None = None, **options: Any) -> Run:
-    """Train on an environment, by name or by a function that makes it; settings as `steps=...`, `ppo__epochs=...`."""
+def train(
+    env: EnvLike,
+    *,
+    run: str | Path | None = None,
+    opponent: AgentLike = None,
+    teacher: AgentLike = None,
+    on_iteration: OnIteration | None = None,
+    sinks: Sequence[str | MetricsSink] | None = None,
+    **options: Any,
+) -> Run:
+    """Train on an environment, by name or by a function that makes it; settings as `steps=...`, `ppo__epochs=...`.
+
+    `opponent` plays the other side. `teacher` is imitated beside PPO; a trained one is a KL reference.
+    `on_iteration(steps, metrics, handle)` is called after every iteration. `sinks` get the metrics: names such as
+    `"csv"`, or objects with the methods of `MetricsSink`.
+    """
+    if opponent is not None:
+        options["opponent"] = _spec_of(opponent, options)
+    if teacher is not None:
+        spec = _spec_of(teacher, options)
+        options["ppo__reference" if spec.startswith("run:") else "ppo__teacher"] = spec
+    own = _own_sinks(sinks, options)
     prepared = prepare(env, options)
-    result = training.train(prepared.choice, prepared.resolved, _path(run))
+    result = training.train(prepared.choice, prepared.resolved, _path(run), on_iteration=on_iteration, sinks=own)
     return Run(result.run, result.facts())
 
 
 @verb()
-def compete(env: str, *, run: str | Path | None = None, **options: Any) -> Run:
-    """Train by self-play in a league; settings as `league__snapshot=...`. `facts["ladder"]` holds the ratings."""
+def compete(
+    env: EnvLike,
+    *,
+    run: str | Path | None = None,
+    on_iteration: OnIteration | None = None,
+    sinks: Sequence[str | MetricsSink] | None = None,
+    **options: Any,
+) -> Run:
+    """Train by self-play in a league; settings as `league__snapshot=...`. `facts["ladder"]` holds the ratings.
+
+    `on_iteration` and `sinks` are those of `train`.
+    """
+    own = _own_sinks(sinks, options)
     prepared = prepare(env, options)
-    facts = competing.compete(prepared.choice, prepared.resolved, _path(run))
+    facts = competing.compete(prepared.choice, prepared.resolved, _path(run), on_iteration=on_iteration, sinks=own)
     return Run(Path(facts["run"]), facts)
+
+
+def _own_sinks(sinks: Sequence[str | MetricsSink] | None, options: dict[str, Any]) -> list[MetricsSink]:
+    """The sinks that are objects; the names of the others become the setting `sinks`, which a resumed run reads."""
+    if sinks is not None:
+        options["sinks"] = [one for one in sinks if isinstance(one, str)]
+    return [one for one in sinks or () if not isinstance(one, str)]
 
 
 @verb()
@@ -118,17 +187,34 @@ def clone(
     demos: str | Path,
     *,
     run: str | Path | None = None,
+    expert: AgentLike = None,
     on_notice: Callable[[str], None] = _notice,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **options: Any,
 ) -> Run:
-    """Train a policy on demonstrations (behaviour cloning); settings as `clone__epochs=...`, `policy__hidden=...`."""
+    """Train a policy on demonstrations (behaviour cloning); settings as `clone__epochs=...`, `policy__hidden=...`.
+
+    `expert` labels what the clone visits in rounds of DAgger (`clone__dagger=...`).
+    """
     folder = Path(demos)
-    env = read_schema(folder).env
+    if expert is not None:
+        options["clone__expert"] = _spec_of(expert, options)
     sources, _ = Sources.split({"clone__demos": str(folder)} | options)
+    _refuse_terms(sources.code())
+    import_modules(tuple(sources.modules))
+    env = read_schema(folder).env
     resolved = sources.resolve(env if known(env) else "")
-    result = cloning.clone(resolved, folder, _path(run), on_notice, on_progress)
+    result = cloning.clone(resolved, folder, _path(run), on_notice, on_progress, sources.code())
     return Run(result.run, result.facts())
+
+
+def _refuse_terms(code: UserCode) -> None:
+    """Raise for code of the user that cloning would ignore."""
+    if code.terms or code.observation is not None:
+        raise ConfigError(
+            "Cloning learns from recorded demos: it takes neither reward terms nor an observation builder.",
+            "give them to `record`, and to `train --start run:CLONE`",
+        )
 
 
 def resume(
@@ -136,23 +222,50 @@ def resume(
     *,
     steps: int | None = None,
     env: Callable[[], Any] | None = None,
-    terms: Mapping[str, Callable[..., float]] | None = None,
+    terms: Mapping[str, Callable[..., float]] | Sequence[str] | None = None,
+    observation: Callable[..., Any] | str | None = None,
+    agents: Sequence[AgentLike] | Mapping[str, AgentLike] = (),
     modules: Sequence[str] = (),
+    network: type | None = None,
+    trust: bool = False,
+    python: str | None = None,
+    on_iteration: OnIteration | None = None,
+    sinks: Sequence[str | MetricsSink] = (),
     on_notice: Callable[[str], None] = _notice,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
     """Resume a run of `train`, `compete` or `clone` from its newest checkpoint; `steps` is the new total.
 
-    A run whose env was given as a function needs `env` again, and one with reward terms of its own needs `terms`.
+    What was given as a Python object is needed again: `env`, `terms`, `observation`, `agents`, `network`,
+    `on_iteration`, and sinks that are objects. Sinks that the run was started with by name are used again.
     """
     place = RunDir.open(Path(run))
-    stage = stage_of(place)
+    sources = Sources(
+        terms=terms,
+        observation=observation,
+        agents=name_agents(agents),
+        modules=modules,
+        network=network,
+        trust=trust,
+        python=python,
+    )
+    sources.load()
+    stage, code = stage_of(place), sources.code(env)
+    if stage == "convert":
+        hint = f"train from it: slipstream train {read_config(place)[1]} --start run:{place.path}"
+        raise ConfigError(f"{run} was converted, not trained, so there is nothing to resume.", hint)
     if stage == "clone":
-        cloned = cloning.resume(place.path, read_config(place)[0], on_notice, on_progress)
+        _refuse_terms(code)
+        if on_iteration is not None or sinks:
+            raise ConfigError(
+                f"{run} is a run of `clone`, which has neither `on_iteration` nor `sinks`.", "leave them out"
+            )
+        cloned = cloning.resume(place.path, read_config(place)[0], on_notice, on_progress, code)
         return Run(cloned.run, cloned.facts())
     if stage == "compete":
-        return Run(place.path, competing.resume(place.path, steps, tuple(modules), dict(terms or {})))
-    result = training.resume(Path(run), steps, tuple(modules), env, dict(terms or {}))
+        facts = competing.resume(place.path, steps, code, on_iteration=on_iteration, sinks=sinks)
+        return Run(place.path, facts)
+    result = training.resume(place.path, steps, code, on_iteration=on_iteration, sinks=sinks)
     return Run(result.run, result.facts())
 
 
@@ -171,9 +284,10 @@ def run(env: str, **options: Any) -> dict[str, Any]:
 
 @verb(recording.record)
 def record(
-    agent: str, env: EnvLike, episodes: int, out: str | Path, *, fps: float | None = None, **options: Any
+    agent: AgentLike, env: EnvLike, episodes: int, out: str | Path, *, fps: float | None = None, **options: Any
 ) -> dict[str, Any]:
     """Record games of an agent into a demos folder and return the results; the agent `human` plays by keyboard."""
+    agent = _spec_of(agent, options)
     if fps is not None and agent != "human":
         raise ConfigError("--fps applies to a human player only.", "leave it out, or record human")
     choice, resolved, own = prepare(env, options, recording.record, agent=agent)
@@ -192,35 +306,43 @@ def record(
 
 @verb(evaluation.evaluate)
 def evaluate(
-    agent: str, env: EnvLike, *, opponent: str | Sequence[str] = (), games: int = 100, **options: Any
+    agent: AgentLike,
+    env: EnvLike,
+    *,
+    opponent: AgentLike | Sequence[AgentLike] = (),
+    games: int = 100,
+    **options: Any,
 ) -> dict[str, Any]:
     """Play games and return counts, rates and means with 95 % intervals; `beside` plays the same initial states."""
+    agent, opponents = _spec_of(agent, options), _spec_of(opponent, options)
     choice, resolved, own = prepare(env, options, evaluation.evaluate, agent=agent)
     own.setdefault("envs", resolved.settings.evaluation.envs)
-    opponents = [opponent] if isinstance(opponent, str) else list(opponent)
+    opponents = [opponents] if isinstance(opponents, str) else opponents
     return evaluation.evaluate(choice, agent, opponents, games, **own)
 
 
 @verb(competition.tournament)
 def tournament(
-    agents: Sequence[str], env: str, games: int, *, run: str | Path | None = None, **options: Any
+    agents: Sequence[AgentLike], env: EnvLike, games: int, *, run: str | Path | None = None, **options: Any
 ) -> dict[str, Any]:
     """Play pairs of games between agents and return the results, with the ladder in `tables`."""
-    choice, _, own = _prepare_for_any(agents, env, options, competition.tournament)
+    players = _spec_of(list(agents), options)
+    choice, _, own = _prepare_for_any(players, env, options, competition.tournament)
     own.setdefault("on_notice", _notice)
-    return competition.tournament(choice, agents, games, run=_path(run), **own)
+    return competition.tournament(choice, players, games, run=_path(run), **own)
 
 
 @verb(watching.watch)
-def watch(agents: Sequence[str], env: str, **options: Any) -> dict[str, Any]:
+def watch(agents: Sequence[AgentLike], env: EnvLike, **options: Any) -> dict[str, Any]:
     """Play games between agents live in the terminal and return their results."""
-    agent = next((agent for agent in agents if agent.startswith("run:")), "")
+    players = _spec_of(list(agents), options)
+    agent = next((player for player in players if player.startswith("run:")), "")
     choice, _, own = prepare(env, options, watching.watch, agent=agent)
-    return watching.watch(choice, tuple(agents), **own)
+    return watching.watch(choice, tuple(players), **own)
 
 
 def _prepare_for_any(
-    agents: Sequence[str], env: str, options: Mapping[str, Any], stage: Callable[..., Any]
+    agents: Sequence[str], env: EnvLike, options: Mapping[str, Any], stage: Callable[..., Any]
 ) -> Prepared:
     """Prepare with the env settings of the first trained agent that can be read."""
     for agent in (agent for agent in agents if agent.startswith("run:")):
@@ -246,7 +368,7 @@ def reward_report(
         run = RunDir.open(place)
         sources, own = Sources.split(options, rewarding.report_games)
         settings = sources.resolve_over(run)
-        choice = choose_env(env or read_config(run)[1], settings, modules=tuple(sources.modules))
+        choice = choose_env(env or read_config(run)[1], settings, **vars(sources.code()))
         facts = rewarding.report_games(choice, settings, agent or spec, **own)
         return facts | {"source": str(source)}, place
     if not (env and agent):
@@ -256,6 +378,13 @@ def reward_report(
         )
     choice, resolved, own = prepare(env, options, rewarding.report_games, agent=agent)
     return rewarding.report_games(choice, resolved.settings, agent, **own), Path()
+
+
+@verb()
+def convert_sb3(source: str | Path, env: EnvLike, out: str | Path, **options: Any) -> dict[str, Any]:
+    """Convert a model of Stable-Baselines3 into a run for `run:DIR` and `start="run:DIR"`; needs `trust=True`."""
+    prepared = prepare(env, options)
+    return converting.convert_sb3(prepared.choice, prepared.resolved, Path(source), Path(out))
 
 
 @verb(diagnosing.diagnose)
@@ -316,13 +445,18 @@ def bench(
     return benching.bench(variants, rounds=repeats, shared=settings, out=place, **{"on_notice": _notice} | options)
 
 
-def load_agent(spec: str, env: str | None = None, sampled: bool = False) -> BatchAgent:
-    """Load an agent; `agent.act(obs)` takes one observation or a batch. Scripted and random agents need `env`."""
+def load_agent(spec: AgentLike, env: EnvLike | None = None, sampled: bool = False, **options: Any) -> BatchAgent:
+    """Load an agent; `agent.act(obs)` takes one observation or a batch. All but trained agents need `env`.
+
+    A run with a network of its own needs `network`, or the module that defines it in `modules`.
+    """
+    spec = _spec_of(spec, options)
+    Sources.split(options)[0].load()
     if spec.startswith("run:"):
         return load_trained(spec, sampled)
     if env is None:
         raise ConfigError(f"`{spec}` needs an environment.", f'write load_agent("{spec}", env="soccer")')
-    choice = choose_env(env, configure(env).settings)
+    choice = prepare(env, options).choice
     vector = _make_vector(choice, 1)
     try:
         return _load_agent(spec, vector.spec, choice, sampled)
@@ -404,6 +538,7 @@ __all__ = [
     "clone",
     "compete",
     "configure",
+    "convert_sb3",
     "diagnose",
     "evaluate",
     "load_agent",

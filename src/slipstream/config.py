@@ -17,7 +17,7 @@ from slipstream.settings import Settings
 PRESETS = Path(__file__).parent / "presets"
 Presets = str | Sequence[str] | None
 """Preset names; later presets override earlier ones."""
-OPEN_KEYS = ("env.options", "rewards.weights", "rewards.groups", "schedules")
+OPEN_KEYS = ("env.options", "policy.network_options", "rewards.weights", "rewards.groups", "schedules")
 """Settings that are dictionaries with free keys."""
 
 

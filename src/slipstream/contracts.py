@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import cached_property
 from math import prod
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -30,32 +31,41 @@ class ActionSpec:
     """The action space of one agent.
 
     Actions of a batch are always a two-dimensional array `[rows, parts]`: int32 option indices for `discrete` (one
-    part) and `multi_discrete`, float32 in [low, high] for `continuous`. An action mask is uint8 `[rows, sum(sizes)]`,
-    1 = allowed, with the parts side by side.
+    part) and `multi_discrete`, float32 in [low, high] for `continuous`. `mixed` actions have both: float32, first the
+    option indices of the discrete parts (exact up to 2**24), then the continuous parts. An action mask is uint8
+    `[rows, sum(sizes)]`, 1 = allowed, with the discrete parts side by side.
     """
 
-    kind: Literal["discrete", "multi_discrete", "continuous"]
+    kind: Literal["discrete", "multi_discrete", "continuous", "mixed"]
     sizes: tuple[int, ...] = ()
-    """Number of options of each part; empty for continuous actions."""
+    """Number of options of each discrete part."""
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    """Bounds of each part of a continuous action; may be infinite."""
+    """Bounds of each continuous part; may be infinite."""
     masked: bool = False
     """Whether the environment provides action masks."""
     binary: tuple[bool, ...] = ()
-    """Which parts are on/off switches, for which the policy has one logit instead of two; empty: none."""
+    """Which discrete parts are on/off switches, for which the policy has one logit instead of two; empty: none."""
 
     @property
     def parts(self) -> int:
         """Number of columns of an action array."""
-        return len(self.low) if self.kind == "continuous" else len(self.sizes)
+        return self.discrete_parts + self.continuous_parts
+
+    @property
+    def discrete_parts(self) -> int:
+        """Number of discrete parts, the first columns of an action array."""
+        return len(self.sizes)
+
+    @property
+    def continuous_parts(self) -> int:
+        """Number of continuous parts, the last columns of an action array."""
+        return len(self.low)
 
     @property
     def outputs(self) -> int:
-        """Number of policy outputs: logits (one for a binary part), or means of continuous actions."""
-        if self.kind == "continuous":
-            return len(self.low)
-        return sum(self.sizes) - sum(self.binary)
+        """Number of policy outputs: logits (one for a binary part), then means of continuous parts."""
+        return sum(self.sizes) - sum(self.binary) + self.continuous_parts
 
     @property
     def options(self) -> int:
@@ -65,15 +75,16 @@ class ActionSpec:
     @property
     def dtype(self) -> type[np.generic]:
         """The dtype of an action array."""
-        return np.float32 if self.kind == "continuous" else np.int32
+        return np.float32 if self.continuous_parts else np.int32
 
     def to_unit(self, given: Array) -> Array:
-        """Scale continuous actions from [low, high] to [-1, 1], a policy's range, where both bounds are finite."""
+        """Scale continuous parts from [low, high] to [-1, 1], a policy's range, where both bounds are finite."""
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
         bounded = np.isfinite(low) & np.isfinite(high)
         low, high = np.where(bounded, low, np.float32(-1)), np.where(bounded, high, np.float32(1))
-        unit: Array = 2 * (given - low) / (high - low) - 1
-        return unit
+        options, numbers = np.split(given, [self.discrete_parts], axis=-1)
+        unit: Array = 2 * (numbers - low) / (high - low) - 1
+        return np.concatenate([options, unit], axis=-1) if self.discrete_parts else unit
 
     def describe(self) -> dict[str, Any]:
         """Return a JSON object; bounds are strings, since they may be infinite."""
@@ -240,12 +251,17 @@ def nest(named: Mapping[str, Any]) -> Any:
     return found
 
 
+GAME_OWN = "the game's own"
+"""The observation of a game without an observation builder of the user."""
+
+
 def read_meanings(world: Mapping[str, str]) -> dict[str, str]:
     """Return the facts of a world that define the meaning of observations and actions.
 
     An agent that was trained with others would misinterpret its observations.
     """
-    return {what: which for what, which in world.items() if what in ("features", "tags", "actions")}
+    found = {what: which for what, which in world.items() if what in ("features", "tags", "actions", "observation")}
+    return {"observation": GAME_OWN} | found if world else found
 
 
 @dataclass(frozen=True)
@@ -277,6 +293,8 @@ class EnvSpec:
     """Whether the step after an episode's end only resets (next-step autoreset); its row is inactive."""
     world: tuple[tuple[str, str], ...] = ()
     """External assets and their versions, such as an arena's meshes; a resumed run needs the same."""
+    spaces: tuple[Any, Any] | None = dataclass_field(default=None, compare=False, repr=False)
+    """The Gymnasium spaces of the env's own observations and actions; None if its rows are all there is."""
     own_threads: bool = False
     """Whether a vector of it is a `Stepper` with its own threads, so that it is not split over others."""
 
@@ -419,6 +437,17 @@ class Viewed(Vector, Protocol):
 
     def view(self) -> dict[str, Array]:
         """Return the arrays from which the current state is rendered; the first axis is the environment."""
+
+
+@runtime_checkable
+class Rendered(Protocol):
+    """A vector of environments that draw themselves."""
+
+    render_fps: float | None
+    """Images per second at the game's own speed, if the environments declare it."""
+
+    def render(self) -> Any:
+        """Return what the first environment's `render` returns: an image [height, width, 3] if it has `rgb_array`."""
 
 
 @runtime_checkable

@@ -3,8 +3,10 @@
     class                    exit code
     SlipstreamError                 1   base class; raised itself only for bugs in Slipstream
     |-- ConfigError                 2   an invalid setting, flag or agent spec
+    |   `-- AgentFault              2   an agent raised, hangs or returned no action, with env, step and observation
     |-- EnvError                    3   an environment is missing, raises, hangs or dies
-    |   `-- EnvFault                3   an environment raised, with its index, seed, step and traceback
+    |   |-- EnvFault                3   an environment raised, with its index, seed, step and traceback
+    |   `-- EnvEnded                3   the process of an environment ended
     |-- DemoError                   4   recorded data cannot be used
     |-- CheckpointError             5   a run or checkpoint is missing, locked or damaged
     |-- MachineError                6   this machine lacks disk, memory, a device or a package
@@ -41,6 +43,22 @@ class ConfigError(SlipstreamError):
     code = 2
 
 
+class AgentFault(ConfigError):
+    """An agent raised, hangs or returned no action: where, on which observation, and its traceback."""
+
+    def __init__(self, agent: str, what: str, row: int, step: int, obs: str, report: str = "") -> None:
+        super().__init__("", "fix the agent, or leave it out; nothing else failed")
+        self.agent, self.row, self._what, self._step, self._obs, self._report = agent, row, what, step, obs, report
+        self.locate()
+
+    def locate(self, env: int | None = None, agents: int = 1) -> None:
+        """Name the env whose row it was, if it is known, and the agent's index if the env has several."""
+        places = [] if env is None else [f"env {env}"] + [f"agent {self.row % agents}"] * (agents > 1)
+        self.what = f"{self._what} ({', '.join([*places, f'step {self._step}'])}; observation: {self._obs})"
+        """What happened, without the agent's name and the traceback."""
+        self.message = f"`{self.agent}` {self.what}" + (f"\n{self._report}" if self._report else "")
+
+
 class EnvError(SlipstreamError):
     """An environment is missing, raises, hangs or dies."""
 
@@ -56,6 +74,10 @@ class EnvFault(EnvError):
             "fix the environment; nothing else failed",
         )
         self.env, self.seed, self.step, self.report = env, seed, step, report
+
+
+class EnvEnded(EnvError):
+    """The process of an environment ended. Unlike after an `EnvFault`, a new one may work."""
 
 
 class DemoError(SlipstreamError):
@@ -92,6 +114,8 @@ def guarded(work: Callable[..., Any], args: Sequence[Any], where: Callable[[], t
     """Call `work(*args)`; an exception becomes an `EnvFault` with the env, seed and step that `where` returns."""
     try:
         return work(*args)
+    except EnvEnded as error:
+        raise EnvEnded("Env {} (seed {}, step {}): {}".format(*where(), error.message), error.hint) from None
     except SlipstreamError:
         raise
     except Exception as error:

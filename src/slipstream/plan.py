@@ -436,15 +436,18 @@ def _learner(requested: PlanSettings, needs_torch: str) -> Switch:
     return Switch("auto", "fused", "fastest for a small network on a CPU")
 
 
-def check_batch(settings: Settings, envs: int, agents: int) -> int:
-    """Return the batch size; raise if rollout, minibatch and sequences do not fit together."""
+def check_batch(settings: Settings, envs: int, agents: int, recurrent: bool = False) -> int:
+    """Return the batch size; raise if rollout, minibatch and sequences do not fit together.
+
+    `recurrent` is whether a network of the user's own has memory.
+    """
     ppo, policy = settings.ppo, settings.policy
     batch = envs * agents * (ppo.rollout if settings.algorithm == "ppo" else settings.sac.rollout)
     if settings.opponent:
         batch //= 2 if agents > 1 else 1
     if settings.algorithm != "ppo":
         return batch
-    if policy.memory != "none" or ppo.shuffle == "segments" or ppo.priority_alpha:
+    if recurrent or policy.memory != "none" or ppo.shuffle == "segments" or ppo.priority_alpha:
         _check_sequences(settings)
     if batch % ppo.minibatch:
         who = f"{envs} envs" + (f" x {agents} agents" if agents > 1 else "")

@@ -74,11 +74,13 @@ class PolicySettings(Section):
     shared: bool = True
     """Use one network for policy and value, or two separate networks."""
     memory: Literal["none", "gru", "lstm"] = "none"
-    """Recurrent layer after the hidden layers."""
+    """Recurrent layer after the hidden layers, or before them with `policy.memory_first`."""
     memory_size: int = Field(256, ge=1)
     """Number of units of the recurrent layer."""
     memory_layers: int = Field(1, ge=1)
     """Number of recurrent layers."""
+    memory_first: bool = False
+    """Put the recurrent layers before the hidden layers, as Stable-Baselines3 does, instead of after them."""
     sequence: int = Field(16, ge=1)
     """Length of truncated backpropagation through time; `ppo.rollout` is split into sequences of this length."""
     burn_in: int = Field(0, ge=0)
@@ -90,6 +92,10 @@ class PolicySettings(Section):
     run:DIR."""
     features: int = Field(256, ge=1)
     """Number of features of each image or set of tokens."""
+    network: str | None = None
+    """Your own network instead of encoders, hidden layers and memory: MODULE:CLASS in a module of `--import`."""
+    network_options: dict[str, Any] = {}
+    """Keyword arguments of your own network."""
     init: Literal["orthogonal", "uniform"] = "orthogonal"
     """Weight initialisation: orthogonal with a small policy head, or uniform within 1 / sqrt(inputs) as in torch."""
     squash: bool = False
@@ -444,6 +450,10 @@ class EvaluationSettings(Section):
     0: never."""
 
 
+SinkName = Literal["csv", "wandb", "mlflow", "trackio"]
+"""The metrics sinks that have a name."""
+
+
 class Settings(Section):
     """All settings of a run."""
 
@@ -476,3 +486,6 @@ class Settings(Section):
     """A trained agent (run:DIR) whose policy and normalisation statistics the run starts from."""
     keep: int = Field(3, ge=1)
     """Number of checkpoints to keep besides the best one."""
+    sinks: tuple[SinkName, ...] = ()
+    """Where metrics go besides metrics.jsonl and TensorBoard: `csv` (metrics.csv in the run directory), `wandb`,
+    `mlflow`, `trackio`."""

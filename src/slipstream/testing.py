@@ -22,7 +22,8 @@ class ToyEnv(gymnasium.Env[Any, Any]):
 
     The optimal return is `length`. `actions` is "discrete", "multi_discrete" (two parts with half of the reward each),
     "binary" (one bit per observation; the reward is the share of matching bits), "continuous" (reward
-    1 - |action - cue|) or "masked" (only the cue and its neighbour are valid, and the neighbour has reward -1).
+    1 - |action - cue|), "masked" (only the cue and its neighbour are valid, and the neighbour has reward -1) or "mixed"
+    (a Dict of an option and a number, with half of the reward each).
     `truncates` ends episodes by truncation instead of termination.
     """
 
@@ -38,6 +39,9 @@ class ToyEnv(gymnasium.Env[Any, Any]):
             self.action_space = spaces.MultiBinary(options)
         if actions == "continuous":
             self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        if actions == "mixed":
+            number, option = spaces.Box(-1.0, 1.0, (1,), np.float32), spaces.Discrete(options)
+            self.action_space = spaces.Dict({"number": number, "option": option})
         if actions == "masked":
             self.action_masks = self._mask
 
@@ -55,6 +59,9 @@ class ToyEnv(gymnasium.Env[Any, Any]):
             reward = 0.5 * (action[0] == self._cue) + 0.5 * (action[1] == self._cue % 2)
         elif self._kind == "binary":
             reward = float(np.mean(action == self._cue))
+        elif self._kind == "mixed":
+            distance = abs(float(action["number"][0]) - self._number)
+            reward = 0.5 * (action["option"] == self._cue) + 0.5 * (1.0 - distance)
         else:
             reward = float(action == self._cue) - (self._kind == "masked" and action != self._cue)
         self._left -= 1
@@ -70,6 +77,11 @@ class ToyEnv(gymnasium.Env[Any, Any]):
             return self._cue.astype(np.float32)
         self._cue = cue = int(self.np_random.integers(self._options))
         return np.eye(self._options, dtype=np.float32)[cue]
+
+    @property
+    def _number(self) -> float:
+        """The best number of a mixed action: the cues are spread evenly over [-0.8, 0.8]."""
+        return 1.6 * float(self._cue) / (self._options - 1) - 0.8
 
     def _mask(self) -> Any:
         mask = np.zeros(self._options, np.uint8)

@@ -19,7 +19,10 @@ from slipstream.runs.checkpoint import steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.vector.make import make_vector
 
-FORMS = "random, scripted:NAME, run:DIR, run:DIR@best or run:DIR@STEPS"
+FORMS = (
+    "random, scripted:NAME, run:DIR, run:DIR@best, run:DIR@STEPS, sb3:FILE.zip, onnx:FILE, or MODULE:NAME with "
+    "--import MODULE"
+)
 SOCCER, CARTPOLE = EnvChoice("soccer"), EnvChoice("gymnasium:CartPole-v1")
 
 

@@ -35,10 +35,12 @@ def cloner_of(folder: Path, engine: str = "fused", policy: dict[str, Any] | None
 
 
 @pytest.mark.parametrize("engine", ["fused", "torch"])
-@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "masked", "binary", "continuous", "squashed"])
+@pytest.mark.parametrize(
+    "kind", ["discrete", "multi_discrete", "masked", "binary", "continuous", "squashed", "mixed", "masked_mixed"]
+)
 def test_every_kind_of_action_is_cloned(kind: str, engine: str, make_demos: Callable[..., Path]) -> None:
     """On held-out episodes most discrete actions are right, and continuous ones are within 0.1."""
-    policy = {"squash": True, "shared": False} if kind == "squashed" else {}
+    policy = {"squash": True, "shared": False} if kind in ("squashed", "masked_mixed") else {}
     cloner = cloner_of(make_demos(kind, episodes=200), engine, policy)
     before, _ = cloner.validate()
     for epoch in range(12):
@@ -46,12 +48,14 @@ def test_every_kind_of_action_is_cloned(kind: str, engine: str, make_demos: Call
     after, confusion = cloner.validate()
     assert after["clone/held_out_loss"] < before["clone/held_out_loss"] - 0.3
     assert np.isfinite(row["clone/loss"])
-    if kind in ("continuous", "squashed"):
+    action = cloner.design.action
+    if action.continuous_parts:
         assert after["clone/error"] < 0.1 < before["clone/error"]
-        assert len([key for key in after if key.startswith("clone/error/")]) == 3
+        named_errors = [key for key in after if key.startswith("clone/error/")]
+        assert named_errors == [f"clone/error/{part}" for part in range(action.discrete_parts, action.parts)]
         named = cloner.design.weights.named(cloner.design.split_params_and_stats(cloner.params_and_stats)[0])
         assert named["log_std"].min() >= np.log(0.05) - 1e-6
-    else:
+    if action.discrete_parts:
         assert after["clone/accuracy"] > 0.85 > before["clone/accuracy"]
         counts = sum(matrix.sum() for matrix in confusion)
         assert counts == cloner.held_out.demos.steps * len(confusion)

@@ -83,10 +83,10 @@ def test_several_schedules_leave_other_settings_alone() -> None:
             "linear to 2 over 9",
             "The schedule of `ppo.gamma` cannot end at 2: input should be less than or",
         ),
-        ("ppo.clipp", "linear to 1 over 9", "`ppo.clipp` cannot have a schedule: it is not a number that every"),
+        ("ppo.clipp", "linear to 1 over 9", "`ppo.clipp` cannot have a schedule: it is not a number that is read"),
         ("ppo.minibatch", "linear to 1 over 9", "`ppo.minibatch` cannot have a schedule"),
         ("policy.hidden", "linear to 1 over 9", "`policy.hidden` cannot have a schedule"),
-        ("sac.tau", "linear to 1 over 9", "`sac.tau` has a schedule, but `algorithm` is ppo."),
+        ("sac.tau", "linear to 1 over 9", "`sac.tau` cannot have a schedule, because `algorithm` is ppo."),
     ],
 )
 def test_what_cannot_be_scheduled_is_refused(key: str, text: str, message: str) -> None:

@@ -25,9 +25,11 @@ from slipstream.policies import token_encoder
 from slipstream.policies.design import Design
 from slipstream.policies.distributions import apply_mask
 from slipstream.policies.encoders import Pool
+from slipstream.policies.parameter_layout import DENSE
 from slipstream.policies.torch_policy import ActorCritic, state_columns
 
 KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
+KINDS += ["mixed", "masked_mixed"]
 MEMORIES = ["none", "gru", "lstm"]
 ENGINES: dict[str, Callable[..., Any]] = {"fused": FusedEngine, "torch": TorchEngine}
 SEEN = ObsSpec(
@@ -142,7 +144,7 @@ def compare(case: Case, coefficients: Coefficients, threads: int = 1) -> None:
 def reference_of(design: Design, batch: Batch) -> Array:
     """Masked outputs of another policy, with log standard deviations after the means."""
     random = np.random.default_rng(8)
-    count = design.outputs * (2 if design.action.kind == "continuous" else 1)
+    count = design.outputs + design.action.continuous_parts
     told = random.normal(0, 0.5, (len(batch.log_prob), count)).astype(np.float32)
     if batch.mask.shape[1]:
         for row, mask in zip(told, batch.mask, strict=True):
@@ -165,6 +167,18 @@ def test_gradients_and_weights_equal_those_of_torch(more: dict[str, Any], make_c
     design, params, batch = make_case(**more, burn_in=2, hidden=(24, 9))
     batch = batch._replace(reference=reference_of(design, batch), weight=batch.weight * np.float32(0.7))
     compare((design, params, batch), COEFFICIENTS._replace(clip_value=0.25, reference_kl=0.3, weight_decay=0.1))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_recurrent_layers_before_the_hidden_ones(memory: str, shared: bool, make_case: Callable[..., Case]) -> None:
+    """With `policy.memory_first` gradients and weights equal those of torch."""
+    more = {"memory": memory, "memory_first": True, "memory_layers": 2, "shared": shared, "hidden": (12, 8)}
+    design, params, batch = make_case("continuous", **more, burn_in=2)
+    layers = [(layer.kind != DENSE, layer.outputs) for layer in design.stack.layers[:4]]
+    size = design.policy.memory_size
+    assert layers == [(True, size), (True, size), (False, 12), (False, 8)]
+    compare((design, params, batch), COEFFICIENTS)
 
 
 @pytest.mark.parametrize(

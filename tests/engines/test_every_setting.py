@@ -14,10 +14,13 @@ from slipstream.api import Run, configure
 from slipstream.contracts import Array
 from slipstream.errors import ConfigError, SlipstreamError
 from slipstream.plan import Facts, make_plan
+from slipstream.policies.network_registry import network_name, register_networks
 from slipstream.settings import PlanSettings, PolicySettings, PPOSettings
 from slipstream.stages.record import record
 from slipstream.training.build import build, choose_env
+from user_networks import Dense
 
+register_networks({network_name(Dense): Dense})
 ENGINES: dict[str, dict[str, Any]] = {
     "fused": {"plan.collector": "local", "plan.learner": "fused"},
     "torch": {"plan.collector": "local", "plan.learner": "torch"},
@@ -116,12 +119,15 @@ POLICY_ROWS: dict[str, Row] = {
     "shared": Row(False),
     "memory": Row("lstm"),
     "memory_size": Row(12, MEMORY),
+    "memory_first": Row(True, MEMORY),
     "memory_layers": Row(2, MEMORY),
     "sequence": Row(4, MEMORY),
     "burn_in": Row(2, MEMORY, {"device": "policy.burn_in"}),
     "image": Row("impala", refused=IMAGES_REFUSED, env="pixels"),
     "trunk": Row("missing", {"policy.image": "frozen"}, dict.fromkeys(ENGINES, "missing|policy.trunk"), env="pixels"),
     "features": Row(12, refused=IMAGES_REFUSED, env="pixels"),
+    "network": Row("user_networks:Dense", refused=torch_only("policy.network")),
+    "network_options": Row({"width": 8}, {"policy.network": "user_networks:Dense"}, torch_only("policy.network")),
     "init": Row("uniform"),
     "squash": Row(True, CONTINUOUS),
     "log_std": Row(-1.0, CONTINUOUS),

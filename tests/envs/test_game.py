@@ -30,7 +30,10 @@ KINDS = ("discrete", "multi_discrete", "continuous")
 LABELLED = [
     *((name, kind) for name in ("soccer", "soccer:2v2", "soccer:mixed", "kart") for kind in KINDS),
     *(("treechop", kind) for kind in KINDS[:2]),
-    *((name, "") for name in ("recall", "recall:masked", "pixels", "mixed", "mixed:continuous", "mixed:team")),
+    *(
+        (name, "")
+        for name in ("recall", "recall:masked", "pixels", "mixed", "mixed:continuous", "mixed:hybrid", "mixed:team")
+    ),
 ]
 
 
@@ -322,5 +325,5 @@ def test_what_cannot_be_registered(corridor: EnvChoice) -> None:
     register("short_labels", Game("x", ("1",), game.make, labels=lambda spec: Labels((), (), ())))
     with pytest.raises(EnvError, match=r"short_labels.*`?2"):
         labels_of(EnvSpec("short_labels", vector_obs(2), ActionSpec("discrete", (3,))))
-    with pytest.raises(ConfigError, match=r"mixed.*3 choices"):
+    with pytest.raises(ConfigError, match=r"mixed.*3 parts"):
         HumanAgent(EnvChoice("mixed")).bind(make_vector(EnvChoice("mixed"), 1))

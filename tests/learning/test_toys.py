@@ -28,6 +28,8 @@ SETTINGS: dict[str, Any] = {
         ("multi_discrete", "fused"),
         ("continuous", "fused"),
         ("masked", "fused"),
+        ("mixed", "fused"),
+        ("mixed", "torch"),
     ],
 )
 def test_nine_tenths_of_the_optimum(actions: str, engine: str, seed: int, quick: Callable[..., Run]) -> None:

@@ -44,6 +44,7 @@ def rollouts(env: str, count: int, **more: Any) -> list[dict[str, Any]]:
         ("soccer", {"plan__workers": 3, "policy__memory": "lstm", "policy__memory_size": 12}),
         ("recall:masked", {"plan__workers": 2, "policy__memory": "gru", "policy__memory_size": 12, "plan__lag": 1}),
         ("soccer:2v2", {"plan__workers": 2, "rewards": {"normalise": True, "potential": True, "team_spirit": 0.5}}),
+        ("mixed:hybrid", {"plan__workers": 1, "policy__features": 16}),
         (
             "mixed:team",
             {"plan__workers": 1, "policy__memory": "lstm", "policy__memory_size": 12, "policy__features": 16},

@@ -31,6 +31,7 @@ GAMES: dict[str, dict[str, Any]] = {
     "pixels": {},  # an image alone
     "mixed": {},  # dict of image, vector and tokens; multi-discrete
     "mixed:continuous": {"policy__squash": True},  # dict; continuous
+    "mixed:hybrid": {},  # dict; mixed actions
     "mixed:team": {"policy__layer_norm": True},  # dict, masks, multi-discrete, two agents
     "soccer": {"env__actions": "multi_discrete"},  # two agents, two sides
     "soccer:2v2": {"env__actions": "continuous", "policy__shared": False, "policy__layer_norm": True},
@@ -63,6 +64,7 @@ def test_the_acting_policy_is_the_trained_one(game: str, memory: str, shared: bo
     [
         ("mixed:team", {"policy__memory": "lstm"}),
         ("mixed:continuous", {"policy__memory": "gru"}),
+        ("mixed:hybrid", {"policy__memory": "gru"}),
         ("recall:masked", {"policy__memory": "gru"}),
         ("soccer", {"policy__memory": "lstm", "opponent": "run"}),
         ("soccer", {"algorithm": "sac", "env__actions": "continuous", "sac__learning_starts": 100}),

@@ -13,7 +13,7 @@ from slipstream.contracts import ActionSpec, ObsField, ObsSpec, vector_obs
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 
-KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "binary", "masked_binary"]
+KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "binary", "masked_binary", "masked_mixed"]
 SEEN = ObsSpec((ObsField("a", "vector", (2, 2)), ObsField("b/eye", "image", (12, 14, 3))))
 
 

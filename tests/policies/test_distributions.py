@@ -26,6 +26,7 @@ from slipstream.policies.torch_policy import ActorCritic
 from slipstream.system.rng import make_streams
 
 KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
+KINDS += ["mixed", "masked_mixed"]
 
 
 def measured(design: Design, outputs: Array, log_std: Array, action: Array) -> tuple[float, float]:
@@ -127,15 +128,15 @@ def test_gradients_and_divergence_equal_autograd(
         random = np.random.default_rng(seed)
         _, mask, action = make_samples(design, 30, seed)
         outputs = random.normal(0, 1.5, (30, design.outputs)).astype(np.float32)
-        log_std = random.normal(-0.3, 0.3, design.action.outputs).astype(np.float32)
-        width = design.outputs * (2 if design.action.kind == "continuous" else 1)
+        log_std = random.normal(-0.3, 0.3, design.action.continuous_parts).astype(np.float32)
+        width = design.outputs + design.action.continuous_parts
         other = random.normal(0, 0.7, (30, width)).astype(np.float32)
         if mask.shape[1]:
             for row, allowed in zip(other, mask, strict=True):
                 apply_mask(row, allowed, design.head)
         policy = ActorCritic(design)
         tensor = torch.from_numpy(outputs.copy()).requires_grad_()
-        if design.action.kind == "continuous":
+        if design.action.continuous_parts:
             policy.log_std.data = torch.from_numpy(log_std.copy())
         masks = torch.from_numpy(mask) if mask.shape[1] else None
         log_prob, entropy = policy.log_prob_and_entropy(tensor, torch.from_numpy(action), masks)
@@ -157,9 +158,36 @@ def test_gradients_and_divergence_equal_autograd(
             assert near == pytest.approx(float(divergence[i]), abs=2e-5, rel=1e-4)
             assert np.isfinite(result).all()
             assert result == pytest.approx(tensor.grad[i].numpy(), abs=2e-5, rel=1e-4)  # type: ignore[index]
-        if design.action.kind == "continuous":
+        if design.action.continuous_parts:
             assert policy.log_std.grad is not None
             assert by_std == pytest.approx(policy.log_std.grad.numpy(), abs=1e-4, rel=1e-4)
+
+
+def test_a_mixed_action_by_hand(make_policy: Callable[..., Any]) -> None:
+    """Log-probability, entropy and KL are those of a softmax, a Bernoulli and two Gaussians, added up."""
+    design, _ = make_policy("mixed")
+    outputs = np.array([math.log(2), 0.0, 0.0, math.log(3), 0.5, -1.0], np.float32)
+    log_std = np.array([0.0, math.log(2)], np.float32)
+    action = np.array([0, 1, 1.5, 1.0], np.float32)
+    # Probabilities (1/2, 1/4, 1/4) and 3/4. The first number is one std from its mean, the second also: 1.0 - -1.0 = 2.
+    gaussians = -2 * (0.5 + 0.5 * math.log(2 * math.pi)) - math.log(2)
+    entropies = 1.5 * math.log(2) + (0.75 * math.log(4 / 3) + 0.25 * math.log(4)) + math.log(2)
+    entropies += 2 * (0.5 * math.log(2 * math.pi) + 0.5)
+    expected = math.log(0.5) + math.log(0.75) + gaussians, entropies
+    assert measured(design, outputs, log_std, action) == pytest.approx(expected, rel=1e-5)
+    policy, rows = ActorCritic(design), torch.from_numpy(outputs[None])
+    policy.log_std.data = torch.from_numpy(log_std)
+    in_torch = policy.log_prob_and_entropy(rows, torch.from_numpy(action[None]), None)
+    assert [float(one[0].detach()) for one in in_torch] == pytest.approx(expected, rel=1e-5)
+    # The reference: (1/3, 1/3, 1/3), 1/2, N(0.5, 2) and N(1, 2).
+    other = np.array([0, 0, 0, 0, 0.5, 1.0, math.log(2), math.log(2)], np.float32)
+    divergence = (0.5 * math.log(1.5) + 0.5 * math.log(0.75)) + (0.75 * math.log(1.5) + 0.25 * math.log(0.5))
+    divergence += (math.log(2) + 1 / 8 - 1 / 2) + 0.5
+    found = policy.kl_divergence(rows, torch.from_numpy(other[None]), None)
+    assert float(found[0].detach()) == pytest.approx(divergence, rel=1e-5)
+    taken = np.zeros(4, np.float32)
+    greedy(outputs, design.head, taken)
+    assert taken.tolist() == [0, 1, 0.5, -1.0]
 
 
 def test_divergence_by_hand(make_policy: Callable[..., Any]) -> None:

@@ -21,6 +21,7 @@ from slipstream.system.rng import make_streams, uniform
 TOPMOST = 8230406
 """The key of a stream whose first draw is the largest there is."""
 KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
+KINDS += ["mixed", "masked_mixed"]
 CHOICES = ["discrete", "multi_discrete", "masked", "masked_multi", "binary", "masked_binary"]
 SEEN = ObsSpec((ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1))))
 

@@ -70,7 +70,9 @@ def agree(one: dict[str, Array], other: dict[str, Array], within: float) -> None
 
 
 @pytest.mark.parametrize(("device", "graphs"), PLACES)
-@pytest.mark.parametrize("kind", ["discrete", "masked_multi", "masked_binary", "continuous", "squashed"])
+@pytest.mark.parametrize(
+    "kind", ["discrete", "masked_multi", "masked_binary", "continuous", "squashed", "masked_mixed"]
+)
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_gpu_actor_equals_fused_actor(make_policy: Make, kind: str, memory: str, device: str, graphs: bool) -> None:
     """Equal streams and actions, and numbers up to the order of summation, for some rows or all."""

@@ -27,6 +27,7 @@ from slipstream.policies.torch_policy import ActorCritic, state_columns
 
 SIZES = [(1, (50, 3)), (17, (50, 3)), (17, ()), (8, (16,)), (33, (5, 7, 9))]
 KINDS = ["discrete", "multi_discrete", "continuous", "squashed", "masked", "masked_multi", "binary", "masked_binary"]
+KINDS += ["mixed", "masked_mixed"]
 
 
 def module_of(design: Design, params_and_stats: Array) -> tuple[ActorCritic, torch.Tensor, torch.Tensor]:

@@ -24,7 +24,7 @@ from slipstream.policies.parameter_layout import (
 )
 from slipstream.settings import PolicySettings
 
-KINDS = ["discrete", "multi_discrete", "continuous", "masked_binary"]
+KINDS = ["discrete", "multi_discrete", "continuous", "masked_binary", "mixed"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,7 +22,7 @@ MIXED = ObsSpec(
     (ObsField("speed", "vector", (3,)), ObsField("eye", "image", (12, 12, 1)), ObsField("map", "tokens", (6, 3)))
 )
 SEEN = {"image": IMAGE, "tokens": TOKENS, "mixed": MIXED}
-KINDS = ["discrete", "masked_binary", "continuous", "squashed"]
+KINDS = ["discrete", "masked_binary", "continuous", "squashed", "mixed", "masked_mixed"]
 
 
 @pytest.fixture
@@ -93,12 +93,12 @@ def test_greedy_advances_no_stream(make_torch_actor: Callable[..., Any]) -> None
     assert np.array_equal(*found) and not streams[:, 1].any()
 
 
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+@pytest.mark.parametrize("kind", ["discrete", "continuous", "mixed"])
 def test_outputs_and_value(kind: str, make_torch_actor: Callable[..., Any]) -> None:
     """`outputs` writes outputs and log standard deviations and advances states; `value` does not."""
     design, params_and_stats, acting, obs, mask = make_torch_actor(kind, memory="gru")
     rows, start = np.arange(70), np.full((70, design.state_size), 0.3, np.float32)
-    width = design.outputs * (2 if kind == "continuous" else 1)
+    width = design.outputs + design.action.continuous_parts
     outputs, output_states, value, value_states = (
         np.zeros((70, width), np.float32),
         start.copy(),

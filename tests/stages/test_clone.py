@@ -187,7 +187,7 @@ def test_the_command(make_demos: Callable[..., Path], tmp_path: Path, monkeypatc
     words = ["--set", "policy.hidden=[8]", "--epochs", "1", "--batch", "64"]
     done = CliRunner().invoke(main, ["clone", "demos", "--run", "r", *words])
     assert done.exit_code == 0, done.output
-    assert "slipstream train made-up --start run:r" in done.stdout
+    assert "slipstream train ENV --start run:r, where ENV has the spaces of these demos of `made-up`" in done.stdout
     done = CliRunner().invoke(main, ["clone", "demos", "--run", "s", "--json", *words])
     assert json.loads(done.stdout.splitlines()[-1])["epochs"] == 1
     done = CliRunner().invoke(main, ["resume", "s"])

@@ -110,7 +110,7 @@ def test_what_cannot_be_played() -> None:
 
     with pytest.raises(ConfigError) as caught:
         HumanAgent(EnvChoice("mixed")).bind(make_vector(EnvChoice("mixed"), 1))
-    assert "`mixed` has 3 choices" in caught.value.message and "Game.controls" in caught.value.hint
+    assert "`mixed` has actions of 3 parts" in caught.value.message and "Game.controls" in caught.value.hint
 
 
 def test_there_must_be_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

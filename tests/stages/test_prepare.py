@@ -23,7 +23,8 @@ def test_options_are_split() -> None:
     sources, own = Sources.split({"seed": 3, "preset": "smoke", "tuned": False, "ppo__epochs": 2, "steps": 5}, stage)
     assert own == {"seed": 3}
     assert (sources.preset, sources.tuned, sources.settings) == ("smoke", False, {"ppo__epochs": 2, "steps": 5})
-    assert set(source_names()) == {"preset", "config", "assignments", "tuned", "terms", "modules"}
+    own = {"terms", "observation", "modules", "agents", "network", "trust", "python"}
+    assert set(source_names()) == {"preset", "config", "assignments", "tuned"} | own
 
 
 def test_settings_override_assignments() -> None:

@@ -105,7 +105,7 @@ def test_a_video_needs_pyav(kept: Path, tmp_path: Path, monkeypatch: pytest.Monk
     done = call(kept, "--mp4", tmp_path / "x.mp4")
     assert done.exit_code == 6
     assert done.stderr == (
-        'error: A video needs PyAV, which is not installed.\nhint: pip install "slipstream[view]", or make a --gif\n'
+        'error: A video needs PyAV, which is not installed.\nhint: pip install "slipstream[video]", or make a --gif\n'
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -16,10 +16,6 @@ from slipstream.system.rng import make_streams, uniform
 def draw_uniform(streams: Array, sizes: Array, low: Array, high: Array, mask: Array, out: Array) -> None:
     """Write uniformly random actions; masked options are never chosen."""
     for row in range(out.shape[0]):
-        if sizes.size == 0:
-            for k in range(low.size):
-                out[row, k] = low[k] + np.float32(uniform(streams, row)) * (high[k] - low[k])
-            continue
         start = 0
         for part in range(sizes.size):
             allowed = sizes[part]
@@ -35,6 +31,8 @@ def draw_uniform(streams: Array, sizes: Array, low: Array, high: Array, mask: Ar
                         break
                     remaining -= 1
             start += sizes[part]
+        for k in range(low.size):
+            out[row, sizes.size + k] = low[k] + np.float32(uniform(streams, row)) * (high[k] - low[k])
 
 
 class BatchAgent:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.agents.simple import BatchAgent
-from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsSpec, read_meanings
+from slipstream.contracts import GAME_OWN, ActionSpec, Array, EnvSpec, ObsSpec, read_meanings
 from slipstream.errors import CheckpointError
 from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.distributions import bound
@@ -67,6 +67,8 @@ class TrainedAgent(BatchAgent):
 
     def check_fits(self, spec: EnvSpec) -> None:
         """Raise if an environment has other observation or action spaces than the policy."""
+        if self.meanings.get("observation") != spec.meanings.get("observation"):
+            self.check_meanings(spec)
         if (self.obs, self.action) != (spec.obs, spec.action):
             raise CheckpointError(
                 f"{self.name} reads {_obs_text(self.obs)} and outputs {_action_text(self.action)}, but "
@@ -79,6 +81,13 @@ class TrainedAgent(BatchAgent):
         """Raise if observation or action numbers have another meaning in an environment than in training."""
         for what, which in self.meanings.items():
             here = spec.meanings.get(what, "none")
+            if which != here and what == "observation":
+                raise CheckpointError(
+                    f"{self.name} was trained with the observation of {which}; `{spec.name}` here has that of {here}.",
+                    "leave out --observation"
+                    if which == GAME_OWN
+                    else f"give the same builder: --observation MODULE:{which} --import MODULE",
+                )
             if which != here:
                 raise CheckpointError(
                     f"{self.name} was trained where the {what} are {which}; in `{spec.name}` here they are {here}.",
@@ -98,7 +107,7 @@ class TrainedAgent(BatchAgent):
             ActOutputs(out, self._log_prob_and_value[0], self._log_prob_and_value[1]),
             self.sampled,
         )
-        if self.action.kind == "continuous":
+        if self.action.continuous_parts:
             actions = out[rows]
             bound(actions, self._low, self._high, self.design.squashed, actions)
             out[rows] = actions
@@ -126,6 +135,6 @@ def _obs_text(obs: ObsSpec) -> str:
 
 
 def _action_text(action: ActionSpec) -> str:
-    if action.kind == "continuous":
-        return f"{action.parts} continuous actions"
-    return f"discrete actions of {' x '.join(map(str, action.sizes))}"
+    found = [f"discrete actions of {' x '.join(map(str, action.sizes))}"] if action.sizes else []
+    found += [f"{action.continuous_parts} continuous actions"] if action.low else []
+    return " and ".join(found)

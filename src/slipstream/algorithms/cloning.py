@@ -113,8 +113,9 @@ class Cloner:
     def validate(self) -> tuple[dict[str, float], list[Array]]:
         """Metrics on the held-out episodes, and a confusion matrix [recorded, predicted] of each discrete action."""
         design, sizes = self.design, self.design.action.sizes
+        action, first = design.action, design.action.discrete_parts  # the first continuous part
         _, mean, scale = design.split_params_and_stats(self.params_and_stats)
-        log_prob, values, value_targets, score, count = 0.0, [], [], np.zeros(max(1, design.action.parts)), 0.0
+        log_prob, values, value_targets, score, count = 0.0, [], [], np.zeros(action.parts), 0.0
         confusion = [np.zeros((size, size), np.int64) for size in sizes]
         for window in self.held_out.batches(None, mean.copy(), scale.copy(), False):
             self._compute_states(self.held_out, window)
@@ -125,27 +126,24 @@ class Cloner:
             values.append(seen.value[valid])
             value_targets.append(window.batch.value_target[valid])
             recorded, predicted = window.batch.action[valid], self._predict(window)[valid]
-            if sizes:
-                score += (recorded == predicted).sum(axis=0)
-                for part, matrix in enumerate(confusion):
-                    np.add.at(matrix, (recorded[:, part], predicted[:, part]), 1)
-            else:
-                score += np.square(self._env_actions(recorded) - self._env_actions(predicted)).sum(
-                    axis=0, dtype=np.float64
-                )
+            score[:first] += (recorded == predicted)[:, :first].sum(axis=0)
+            for part, matrix in enumerate(confusion):
+                np.add.at(matrix, (recorded[:, part].astype(np.int64), predicted[:, part].astype(np.int64)), 1)
+            if action.continuous_parts:
+                errors = self._env_actions(recorded) - self._env_actions(predicted)
+                score[first:] += np.square(errors[:, first:]).sum(axis=0, dtype=np.float64)
             del window, valid, seen, recorded, predicted
         row = {"clone/held_out_loss": -log_prob / count}
         chosen = np.ones(int(count), bool)
         row["clone/explained_variance"] = explained_variance(
             np.concatenate(value_targets), np.concatenate(values), chosen
         )
-        named = range(design.action.parts)
         if sizes:
-            row["clone/accuracy"] = float(score.mean() / count)
-            row |= {f"clone/accuracy/{part}": float(score[part] / count) for part in named if len(sizes) > 1}
-        else:
-            row["clone/error"] = float(np.sqrt(score.mean() / count))
-            row |= {f"clone/error/{part}": float(np.sqrt(score[part] / count)) for part in named}
+            row["clone/accuracy"] = float(score[:first].mean() / count)
+            row |= {f"clone/accuracy/{part}": float(score[part] / count) for part in range(first) if len(sizes) > 1}
+        if action.continuous_parts:
+            row["clone/error"] = float(np.sqrt(score[first:].mean() / count))
+            row |= {f"clone/error/{part}": float(np.sqrt(score[part] / count)) for part in range(first, action.parts)}
         return row, confusion
 
     def _compute_states(self, demos: DemoBatches, window: Window) -> None:
@@ -173,7 +171,7 @@ class Cloner:
         return out
 
     def _env_actions(self, action: Array) -> Array:
-        """Continuous actions after squashing and scaling, as the env takes them."""
+        """Actions after squashing and scaling of continuous parts, as the env takes them."""
         low, high = (np.array(bounds, np.float32) for bounds in (self.design.action.low, self.design.action.high))
         out = np.zeros_like(action)
         bound(np.ascontiguousarray(action), low, high, self.design.squashed, out)
@@ -200,7 +198,7 @@ class Cloner:
 
     def _clip_log_std(self) -> None:
         """Clip the standard deviation of continuous actions from below at `clone.min_std`."""
-        if self.design.action.kind != "continuous":
+        if not self.design.action.continuous_parts:
             return
         arrays = self.engine.snapshot()
         arrays["weight/log_std"] = np.maximum(arrays["weight/log_std"], np.float32(math.log(self.settings.min_std)))
@@ -219,10 +217,9 @@ class Cloner:
 
 def summarise_epoch(row: dict[str, Any]) -> str:
     """A line about an epoch."""
-    agreement = (
-        f"accuracy {row['clone/accuracy']:.1%}" if "clone/accuracy" in row else f"error {row['clone/error']:.4f}"
-    )
+    agreement = [f"accuracy {row['clone/accuracy']:.1%}"] if "clone/accuracy" in row else []
+    agreement += [f"error {row['clone/error']:.4f}"] if "clone/error" in row else []
     return (
-        f"loss {row['clone/loss']:.4f}, held out {row['clone/held_out_loss']:.4f}, {agreement}, "
+        f"loss {row['clone/loss']:.4f}, held out {row['clone/held_out_loss']:.4f}, {', '.join(agreement)}, "
         f"{row['time/samples_per_second']:,.0f} samples/s"
     )

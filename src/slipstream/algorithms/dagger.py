@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slipstream.agents.specs import is_own
 from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import prepare
@@ -22,12 +23,12 @@ FIRST_SEED = 1_000_000
 
 
 def choose_expert(demos: Demos, requested: str | None) -> str:
-    """The requested agent, or the scripted agent that recorded the demos."""
+    """The requested agent, or the one that recorded the demos, if it is scripted or the user's own."""
     recorded = [str(shard.origin.get("agent", "")) for shard in demos.shards]
-    found = requested or next((name for name in recorded if name.startswith("scripted:")), "")
+    found = requested or next((name for name in recorded if name.startswith("scripted:") or is_own(name)), "")
     if not found:
         raise ConfigError(
-            f"DAgger needs an expert: {demos.path} was not recorded by a scripted agent.",
+            f"DAgger needs an expert: {demos.path} was not recorded by a scripted agent or one of your own.",
             "choose an agent that plays this env: --expert AGENT",
         )
     return found

@@ -71,13 +71,17 @@ def demo_statistics(demos: Demos, gamma: float) -> DemoStatistics:
 
 def policy_actions(design: Design, recorded: Array) -> Array:
     """Convert recorded actions to the space of the policy's distribution: before squashing and scaling."""
-    if design.action.kind != "continuous":
+    action = design.action
+    if not action.continuous_parts:
         return recorded.astype(np.int32, copy=False)
-    unit = design.action.to_unit(recorded).astype(np.float32)
+    unit = action.to_unit(recorded).astype(np.float32)
+    numbers = unit[..., action.discrete_parts :]
     if design.squashed:
-        return np.arctanh(np.clip(unit, -SQUASH_LIMIT, SQUASH_LIMIT))
-    bounded = np.isfinite(design.action.low) & np.isfinite(design.action.high)
-    return np.where(bounded, np.clip(unit, -1, 1), unit)
+        numbers[:] = np.arctanh(np.clip(numbers, -SQUASH_LIMIT, SQUASH_LIMIT))
+    else:
+        bounded = np.isfinite(action.low) & np.isfinite(action.high)
+        numbers[:] = np.where(bounded, np.clip(numbers, -1, 1), numbers)
+    return unit
 
 
 @dataclass(frozen=True)

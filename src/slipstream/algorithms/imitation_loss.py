@@ -20,11 +20,15 @@ from slipstream.system.rng import make_streams
 class ImitationLoss:
     """Takes imitation steps after the gradient steps of PPO."""
 
-    def __init__(self, design: Design, teacher: Agent | None, demos: Demos | None, rows: int, seed: int) -> None:
+    def __init__(
+        self, design: Design, teacher: Agent | None, demos: Demos | None, rows: int, seed: int, exact: bool = False
+    ) -> None:
+        """`exact` is whether a resumed run continues its episodes, so that the teacher's memory is kept for it."""
         self.design = design
         self.coef_factor = np.ones(1, np.float64)
         """The decayed factor of `ppo.demo_coef`."""
         self._teacher, self._demos = teacher, demos
+        self._memory = teacher.memory(rows) if teacher is not None and exact else np.zeros((rows, 0), np.float32)
         self.random = np.random.Generator(np.random.PCG64([seed, 0x7EAC]))
         self._streams = make_streams(seed, "teacher", 0, rows)
         self._starts = demos.sequences(design.sequence) if demos is not None else np.zeros(0, np.int64)
@@ -59,7 +63,8 @@ class ImitationLoss:
 
     def arrays(self) -> dict[str, Array]:
         """The state by name (not copied)."""
-        return {"mentor.pull": self.coef_factor, "mentor.streams": self._streams}
+        memory = {"mentor.memory": self._memory} if self._memory.size else {}
+        return {"mentor.pull": self.coef_factor, "mentor.streams": self._streams} | memory
 
     def _teacher_actions(self, rollout: Rollout) -> Array:
         """The teacher's action in every state of a rollout."""
@@ -99,4 +104,4 @@ def make_imitation_loss(
             f"`ppo.demos`: the observations or actions of {demos.path} are not those of `{spec.name}`.",
             "use demos of the same env with the same env settings",
         )
-    return ImitationLoss(design, teacher, demos, rows, settings.seed) if teacher or demos else None
+    return ImitationLoss(design, teacher, demos, rows, settings.seed, spec.exact) if teacher or demos else None

@@ -31,10 +31,10 @@ class KLReference:
         self._states = np.zeros((rows, agent.design.state_size), np.float32)
 
     def evaluate(self, rollout: Rollout, episode_start: Array) -> Array:
-        """Its masked outputs [samples, outputs], for continuous actions followed by log deviations."""
+        """Its masked outputs [samples, outputs], followed by the log deviations of continuous parts."""
         steps, rows = rollout.reward.shape
         action, acting = self.agent.action, self.agent.acting
-        width = action.outputs * (2 if action.kind == "continuous" else 1)
+        width = action.outputs + action.continuous_parts
         outputs, everyone = np.zeros((steps, rows, width), np.float32), np.arange(rows)
         for t in range(steps):
             self._states[episode_start[t] > 0] = 0

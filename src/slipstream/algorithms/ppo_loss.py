@@ -142,7 +142,7 @@ class HeadGradients(NamedTuple):
 
     policy: DeviceArray  # [minibatch, columns]
     value: DeviceArray  # [minibatch, columns]
-    log_std: DeviceArray  # [minibatch, outputs]
+    log_std: DeviceArray  # [minibatch, continuous parts]
     sums: DeviceArray  # [minibatch, SAMPLES + 1]
     probs: DeviceArray  # [minibatch, outputs]: workspace
     measured: DeviceArray  # [minibatch, 2]: workspace

@@ -227,12 +227,23 @@ def check_supported(settings: Settings, design: Design) -> None:
             f"SAC does not support recurrent policies: `policy.memory` = {design.policy.memory}.",
             f"set policy.memory=none, {instead}",
         )
+    if design.state_size:
+        raise ConfigError(
+            f"SAC does not support recurrent policies: `policy.network` = {design.policy.network} has memory.",
+            f"use a network without `state_size`, {instead}",
+        )
     if not design.obs.plain:
         field = next(field for field in design.obs.fields if field.kind != "vector")
         name = f" `{field.name}`" if field.name else ""
         raise ConfigError(
             f"SAC supports vector observations only: the observation{name} is of kind {field.kind} {field.shape}.",
             f"choose an env whose observations are vectors, {instead}",
+        )
+    if action.kind == "mixed":
+        raise ConfigError(
+            f"SAC needs a Box or a Discrete action space: this env has mixed actions, {action.discrete_parts} discrete "
+            f"and {action.continuous_parts} continuous parts.",
+            "use algorithm=ppo",
         )
     if action.kind == "multi_discrete" or any(action.binary):
         raise ConfigError(

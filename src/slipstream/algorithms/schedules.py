@@ -46,6 +46,8 @@ FIXED = {
     "ppo.demo_decay",
 }
 """Numbers without schedules: array sizes, settings with state, and switches."""
+BUILT_FOR = ("ppo.contrastive_coef", "ppo.vtrace_rho")
+"""Settings for which a run is built differently if they are, or can become, other than 0."""
 NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 FORM = re.compile(
     rf"(constant)|(linear|cosine) to {NUMBER}(?: over {NUMBER}| by (\S+) from {NUMBER} to {NUMBER})?", re.ASCII
@@ -79,13 +81,41 @@ class Schedule:
 
 
 class Schedules:
-    """All schedules of a run, and the metrics that they follow."""
+    """All schedules of a run, the metrics that they follow, and the values that were set during training."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._all = [made for key, text in settings.schedules.items() if (made := _read(settings, key, text))]
         self.seen: dict[str, float] = {}
         """The last value of each metric that a schedule follows."""
+        self.fixed: dict[str, float] = {}
+        """Values that `set` gave settings, by dotted key; they replace the setting and its schedule."""
+
+    def set(self, key: str, value: float | None) -> None:
+        """Hold a setting at a value from the next update on; None returns it to its setting or schedule."""
+        _start(self._settings, key, "change during training")
+        if value is None:
+            self.fixed.pop(key, None)
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"`{key}` cannot be {value!r}: it is a number.", f'write handle.set("{key}", 0.1)')
+        head, _, name = key.partition(".")
+        if name == "gamma" and self._settings.rewards.potential:
+            raise ConfigError(
+                f"`{key}` cannot change: `rewards.potential` needs a constant discount.", "remove one of the two"
+            )
+        at_start = getattr(getattr(self._settings, head), name)
+        if key in BUILT_FOR and value and not at_start and key not in self._settings.schedules:
+            raise ConfigError(
+                f"`{key}` is 0, and this run was built without what it needs.",
+                f"start the run with it, for example {key}={value:g}",
+            )
+        given = int(value) if isinstance(at_start, int) and float(value).is_integer() else float(value)
+        if why := _why_invalid(self._settings, key, given):
+            raise ConfigError(
+                f"`{key}` cannot be {value:g}: {why}.", "`slipstream train ENV --show` lists all settings"
+            )
+        self.fixed[key] = given
 
     def at(self, section: str, steps: int) -> Any:
         """A section of the settings with the values that its schedules have after `steps`."""
@@ -96,6 +126,10 @@ class Schedules:
             if head == section:
                 value = one.at(steps, self.seen)
                 values[name] = round(value) if isinstance(getattr(start, name), int) else value
+        for key, value in self.fixed.items():
+            head, _, name = key.partition(".")
+            if head == section:
+                values[name] = value
         return start.model_copy(update=values) if values else start
 
     def see(self, row: Mapping[str, Any]) -> None:
@@ -135,8 +169,8 @@ def _read(settings: Settings, key: str, text: str) -> Schedule | None:
     return Schedule(key, found[2], start, end, steps=steps)
 
 
-def _start(settings: Settings, key: str) -> float:
-    """The start value of a schedule; an error where the setting cannot have one."""
+def _start(settings: Settings, key: str, what: str = "have a schedule") -> float:
+    """The start value of a setting; an error where it cannot have a schedule."""
     head, _, name = key.partition(".")
     free = [
         f"{section}.{field}"
@@ -147,25 +181,31 @@ def _start(settings: Settings, key: str) -> float:
     if key not in free:
         near = did_you_mean(key, free)
         raise ConfigError(
-            f"`{key}` cannot have a schedule: it is not a number that every update reads.{near}",
+            f"`{key}` cannot {what}: it is not a number that is read at every update.{near}",
             f"settings that can: {', '.join(one for one in free if one.startswith(settings.algorithm))}",
         )
     if head != settings.algorithm:
         raise ConfigError(
-            f"`{key}` has a schedule, but `algorithm` is {settings.algorithm}.", f"set algorithm={head}, or drop it"
+            f"`{key}` cannot {what}, because `algorithm` is {settings.algorithm}.", f"set algorithm={head}, or drop it"
         )
     return float(getattr(getattr(settings, head), name))
 
 
 def _check_end(settings: Settings, key: str, end: float) -> None:
     head, _, name = key.partition(".")
+    value = round(end) if isinstance(getattr(getattr(settings, head), name), int) else end
+    if why := _why_invalid(settings, key, value):
+        raise ConfigError(f"The schedule of `{key}` cannot end at {end:g}: {why}.", HINT)
+
+
+def _why_invalid(settings: Settings, key: str, value: float) -> str:
+    """Why a setting cannot become this value during training; empty if it can."""
+    head, _, name = key.partition(".")
     section: Section = getattr(settings, head)
-    value = round(end) if isinstance(getattr(section, name), int) else end
     try:
         type(section).model_validate(section.model_dump() | {name: value})
     except ValidationError as error:
-        said = error.errors()[0]["msg"].lower()
+        why = error.errors()[0]["msg"].lower()
         # A learning rate, for example, must start above 0 but may end at 0.
-        if value == 0 and "greater than 0" in said and "equal" not in said:
-            return
-        raise ConfigError(f"The schedule of `{key}` cannot end at {end:g}: {said}.", HINT) from error
+        return "" if value == 0 and "greater than 0" in why and "equal" not in why else why
+    return "" if math.isfinite(value) else "it is not finite"

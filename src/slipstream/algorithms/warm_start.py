@@ -87,8 +87,9 @@ def _check(source: TrainedAgent, design: Design) -> None:
 def _as_actor(weights: dict[str, Array], design: Design) -> dict[str, Array]:
     """Convert a policy with a state-independent std to SAC's actor, which outputs it; the function is the same."""
     actor = {name: array for name, array in weights.items() if name.startswith("policy.")}
-    if design.action.kind == "continuous" and "policy.head.weight" in actor:
+    if design.action.continuous_parts and "policy.head.weight" in actor:
         weight, bias = actor["policy.head.weight"], actor["policy.head.bias"]
-        actor["policy.head.weight"] = np.concatenate([weight, np.zeros_like(weight)])
+        zeros = np.zeros((design.action.continuous_parts, weight.shape[1]), weight.dtype)
+        actor["policy.head.weight"] = np.concatenate([weight, zeros])
         actor["policy.head.bias"] = np.concatenate([bias, weights["log_std"]])
     return actor

@@ -68,7 +68,8 @@ def main() -> None:
     """Train game-playing agents, from demonstrations to self-play.
 
     ENV is `soccer`, `soccer:2v2`, `gymnasium:CartPole-v1`, ...
-    AGENT is `random`, `scripted:NAME`, `run:DIR`, `run:DIR@best` or `run:DIR@STEPS`.
+    AGENT is `random`, `scripted:NAME`, `run:DIR`, `run:DIR@best`, `run:DIR@STEPS`, `sb3:FILE.zip`, `onnx:FILE`, or your
+    own: `MODULE:NAME` with `--import MODULE`.
     """
 
 
@@ -84,13 +85,31 @@ def _all(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line of stdout.")
+import_option = click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    envvar="SLIPSTREAM_IMPORT",
+    help="Import a Python module first; may be repeated. SLIPSTREAM_IMPORT names modules for all commands.",
+)
+listing = _all(import_option, json_option)
+"""The options of the verbs that make neither environments nor agents."""
 shared = _all(
+    import_option,
+    click.option("--trust", is_flag=True, default=None, help="Open files that can execute code, such as sb3:FILE.zip."),
+    click.option("--python", metavar="PATH", help="Run the environment in this interpreter, as for the real MineRL."),
     click.option(
-        "--import", "modules", multiple=True, metavar="MODULE", help="Import a Python module first; may be repeated."
+        "--reward",
+        "terms",
+        multiple=True,
+        metavar="MODULE:NAME",
+        help="Add a reward term of your own, from a module of --import; may be repeated.",
     ),
+    click.option("--observation", metavar="MODULE:NAME", help="Use your own observation builder for rocket."),
     json_option,
 )
-"""The options of every verb."""
+"""The options of the verbs that make environments or agents."""
 preset_option = click.option(
     "--preset", multiple=True, metavar="NAME", help="A preset of settings, for example smoke; may be repeated."
 )
@@ -108,6 +127,14 @@ no_tuned_option = click.option(
 )
 start_option = click.option(
     "--start", metavar="AGENT", help="Start from the policy of run:DIR, with a KL penalty that keeps it close."
+)
+sink_option = click.option(
+    "--sink",
+    "sinks",
+    multiple=True,
+    metavar="NAME",
+    callback=lambda _, __, names: names or None,
+    help="Also send the metrics to csv, wandb, mlflow or trackio; may be repeated.",
 )
 sampled_option = click.option("--sampled", is_flag=True, help="Sample actions instead of taking the most likely one.")
 settable = _all(

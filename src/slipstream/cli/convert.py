@@ -7,38 +7,96 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import main, print_result, shared
-from slipstream.errors import CheckpointError
+from slipstream.cli.app import env_set_option, given, main, print_result, shared
+from slipstream.errors import CheckpointError, ConfigError
 
 
 @main.command()
 @click.argument("layout", metavar="LAYOUT")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The new folder of the trunk.")
-@click.option("--minimum", type=float, default=1.0, show_default=True, help="The share of keys that must match.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The new folder of the trunk or the run.")
+@click.option("--env", help="sb3: the environment of the model.")
+@click.option("--minimum", type=float, help="vpt, vpt-agent: the share of keys that must match.  [default: 1.0]")
+@click.option("--temperature", type=float, help="vpt-agent: the temperature of the actions [2, as published].")
+@env_set_option
 @shared
-def convert(layout: str, source: Path, out: Path, minimum: float, as_json: bool, modules: tuple[str, ...]) -> None:
-    """Convert pretrained weights of another project into a frozen trunk for `policy.trunk`.
+def convert(
+    layout: str,
+    source: Path,
+    out: Path,
+    env: str | None,
+    minimum: float | None,
+    temperature: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Convert weights of another project.
 
-    LAYOUT is `vpt`: FILE is the .weights file of a VPT policy, or the same as safetensors.
+    LAYOUT is `vpt` or `vpt-agent`: FILE is the .weights file of a VPT policy, or the same as safetensors. `vpt` makes a
+    frozen trunk of its image encoder, for `policy.trunk`; `vpt-agent` makes a run of the whole policy. Or LAYOUT is
+    `sb3`: FILE is the .zip file of a Stable-Baselines3 model with an MlpPolicy or MlpLstmPolicy. A run plays as
+    `run:DIR` and goes on training with `train ENV --start run:DIR`.
     """
+    if layout == "sb3":
+        _convert_sb3(source, out, env, minimum, as_json, options)
+        return
     from slipstream.stages.convert import convert as convert_weights
 
+    if env is not None or options["assignments"]:
+        raise ConfigError("--env and --set apply to `convert sb3` only.", "leave them out")
     reports: list[dict[str, Any]] = []
     try:
-        facts = convert_weights(layout, source, out, minimum, reports.append)
+        share = 1.0 if minimum is None else minimum
+        facts = convert_weights(layout, source, out, share, reports.append, temperature)
     except CheckpointError:
         if as_json and reports:
             print_result(reports[0], as_json, "")
         raise
-    print_result(facts, as_json, _summary(facts))
+    print_result(facts, as_json, _vpt_summary(facts))
 
 
-def _summary(facts: dict[str, Any]) -> str:
+def _convert_sb3(
+    source: Path, out: Path, env: str | None, minimum: float | None, as_json: bool, options: dict[str, Any]
+) -> None:
+    from slipstream.api import convert_sb3
+
+    if env is None:
+        raise ConfigError("`convert sb3` needs the environment of the model.", "add --env ENV")
+    if minimum is not None:
+        raise ConfigError("--minimum applies to `convert vpt` only: every key of a model must match.", "leave it out")
+    facts = convert_sb3(source, env, out, **given(options))
+    print_result(facts, as_json, _run_summary(facts))
+
+
+def _vpt_summary(facts: dict[str, Any]) -> str:
+    if facts["kind"] == "run":
+        return "\n".join(
+            [
+                ", ".join(f"{count} {what}" for what, count in facts["counts"].items()),
+                f"written: {facts['out']} ({facts['parameters']:,} parameters, {facts['side']}x{facts['side']} images)",
+                f"train it further: slipstream train ENV --start run:{facts['out']}",
+            ]
+        )
     return "\n".join(
         [
             ", ".join(f"{count} {what}" for what, count in facts["counts"].items()),
             f"written: {facts['out']} ({facts['features']} features of {facts['side']}x{facts['side']} images)",
             f"use it: slipstream train ENV --set policy.image=frozen --set policy.trunk={facts['out']}",
+        ]
+    )
+
+
+def _run_summary(facts: dict[str, Any]) -> str:
+    if "same_actions" in facts:
+        parity = f"{facts['same_actions']:.2%} of the actions are the same"
+    else:
+        parity = f"actions differ by at most {facts['largest_difference']:.1e}"
+    more = " --set algorithm=sac" if facts["algorithm"] == "sac" else ""
+    return "\n".join(
+        [
+            f"{facts['compared']:,} random observations: {parity}",
+            f"observation statistics: {facts['statistics'] or 'none found beside the model'}",
+            f"written: {facts['out']} ({facts['steps']:,} steps)",
+            f"train on: slipstream train {facts['env']} --start run:{facts['out']}{more}",
         ]
     )

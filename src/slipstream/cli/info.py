@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import given, main, notice, print_result, settable, shared
+from slipstream.cli.app import given, listing, main, notice, print_result, settable, shared
 from slipstream.errors import EnvError, SlipstreamError
 
 
 @main.command()
-@shared
+@listing
 def envs(as_json: bool, modules: tuple[str, ...]) -> None:
     """List the available environments."""
     import gymnasium
@@ -39,7 +39,7 @@ def _columns(words: list[str], width: int = 96) -> list[str]:
 
 @main.command()
 @click.argument("env")
-@shared
+@listing
 def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
     """List the agents that can play ENV: scripted players, and the runs in ./runs."""
     from slipstream.agents.specs import scripted_players
@@ -71,17 +71,20 @@ def check_env(env: str, steps: int, as_json: bool, **flags: Any) -> None:
     from slipstream.envs.adapters.env_checker import inspect_env
     from slipstream.envs.registry import parse
     from slipstream.stages.prepare import prepare
-    from slipstream.vector.make import make_one
+    from slipstream.vector.make import make_one, make_vector
 
     choice, resolved, _ = prepare(env, given(flags))
     if parse(env)[0] is not None:
         raise EnvError(f"`{env}` is a built-in game, which has its own tests.", "name one as gymnasium:ID")
-    options = {"disable_env_checker": True} | choice.env.options
+    checked_here = env.startswith("gymnasium:") and not choice.python
+    options = ({"disable_env_checker": True} if checked_here else {}) | choice.env.options
     made = make_one(replace(choice, env=choice.env.model_copy(update={"options": options})))
     try:
         report = inspect_env(made, steps, resolved.settings.seed)
     finally:
         made.close()
+    if choice.terms or choice.observation:
+        make_vector(choice, 1).close()  # raises for a term or builder that the environment cannot take
     lines = [f"problem: {problem.what}\n   hint: {problem.hint}" for problem in report.problems]
     lines += [f" remark: {remark.what}\n   hint: {remark.hint}" for remark in report.remarks]
     counts = f"{report.steps} steps, {report.episodes} episodes, {report.steps_per_second:,.0f} steps/s"
@@ -93,7 +96,7 @@ def check_env(env: str, steps: int, as_json: bool, **flags: Any) -> None:
 
 
 @main.command()
-@shared
+@listing
 def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
     """Check this machine: cores, memory, disk and libraries."""
     from slipstream.stages.doctor import examine_machine
@@ -106,7 +109,7 @@ def doctor(as_json: bool, modules: tuple[str, ...]) -> None:
 
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@shared
+@listing
 def report(run: Path, as_json: bool, modules: tuple[str, ...]) -> None:
     """Write the report.html of RUN, a run or a tournament, again; the page is one file that works offline."""
     from slipstream.runs.layout import RunDir

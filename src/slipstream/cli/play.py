@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import Bar, env_set_option, given, main, notice, print_result, sampled_option, shared
+from slipstream.cli.app import Bar, env_set_option, given, listing, main, notice, print_result, sampled_option, shared
 from slipstream.errors import ConfigError
 
 
@@ -117,17 +117,30 @@ def _tournament_text(facts: dict[str, Any]) -> str:
 @click.option("--games", type=int, default=1, show_default=True, help="Number of games; sides are swapped every game.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--speed", type=float, default=1.0, show_default=True, help="Speed relative to the game's own.")
+@click.option("--mp4", type=click.Path(path_type=Path), help="Write a video instead.")
+@click.option("--gif", type=click.Path(path_type=Path), help="Write an animated GIF instead.")
+@click.option("--png", type=click.Path(path_type=Path), help="Write one image with several moments instead.")
+@click.option("--fps", type=float, help="Frames per second of the video [that of the game, at most 60; 20 for --gif].")
+@click.option("--size", metavar="WxH", help="Size of the video in pixels [that of the env's images, or 960x540].")
 @sampled_option
 @env_set_option
 @shared
-def watch(agents: tuple[str, ...], env: str, as_json: bool, **flags: Any) -> None:
-    """Watch a game live in the terminal, with one AGENT per side.
+def watch(agents: tuple[str, ...], env: str, size: str | None, as_json: bool, **flags: Any) -> None:
+    """Watch a game live in the terminal, with one AGENT per side, or write it as a video.
 
     Space pauses, + and - change the speed, q quits. Without a terminal, the events of the game are printed.
     """
     from slipstream import api
 
-    facts = api.watch(agents, env, on_notice=lambda line: click.echo(line, err=as_json), **given(flags))
+    with Bar("frames") as bar:
+        facts = api.watch(
+            agents,
+            env,
+            size=_parse_size(size),
+            on_notice=lambda line: click.echo(line, err=as_json),
+            on_progress=bar.show,
+            **given(flags),
+        )
     won = sum(one["outcome"] == (1 if one["players"][0] == agents[0] else -1) for one in facts["results"])
     text = f"{facts['games']} game{'' if facts['games'] == 1 else 's'}"
     print_result(facts, as_json, text + (f", {agents[0]} won {won}" if len(agents) > 1 else ""))
@@ -144,7 +157,7 @@ def watch(agents: tuple[str, ...], env: str, as_json: bool, **flags: Any) -> Non
 @click.option("--from", "first", type=float, default=0.0, metavar="S", help="Start at this second of the game.")
 @click.option("--to", "last", type=float, metavar="S", help="End at this second of the game.")
 @click.option("--verify", is_flag=True, help="Play the game again and check that every state is identical.")
-@shared
+@listing
 def replay(
     file: Path,
     mp4: Path | None,
@@ -160,18 +173,21 @@ def replay(
     modules: tuple[str, ...],
 ) -> None:
     """Print the events of a recorded game, or render it as a video or an image."""
+    from slipstream.envs.registry import import_modules
+    from slipstream.play import films
     from slipstream.runs.replays import Replay
     from slipstream.stages import replay as stage
 
+    import_modules(modules)
     recorded = Replay.open(file)
-    cut = stage.FilmOptions(speed, fps, _parse_size(size), first, last)
+    cut = films.FilmOptions(speed, fps, _parse_size(size), first, last)
     facts, lines = stage.describe(recorded), []
     with Bar("frames") as bar:
-        for path, save in ((mp4, stage.save_mp4), (gif, stage.save_gif)):
+        for path, save in ((mp4, films.save_mp4), (gif, films.save_gif)):
             if path is not None:
-                lines.append(f"{path}: {save(recorded, path, cut, bar.show):,} frames")
+                lines.append(f"{path}: {save(recorded, path, cut, bar.show, modules):,} frames")
         if png is not None:
-            stage.save_png(recorded, png, cut)
+            films.save_png(recorded, png, cut, modules)
             lines.append(f"{png}: the key moments")
     if verify:
         from slipstream.play.replay_recording import verify as check

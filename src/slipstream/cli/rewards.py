@@ -82,7 +82,9 @@ def _report_lines(facts: dict[str, Any]) -> list[str]:
 
 @rewards.command()
 @click.argument("env")
-@click.option("--terms", metavar="A,B", help="The terms to remove, one at a time [all shaping terms with a weight].")
+@click.option(
+    "--terms", "names", metavar="A,B", help="The terms to remove, one at a time [all shaping terms with a weight]."
+)
 @click.option("--seeds", type=int, default=3, show_default=True, help="Number of runs of each variant.")
 @click.option("--steps", type=int, default=ABLATION_STEPS, show_default=True, help="Steps of each run.")
 @click.option("--games", type=int, default=400, show_default=True, help="Evaluation games of each run.")
@@ -94,7 +96,7 @@ def _report_lines(facts: dict[str, Any]) -> list[str]:
 @config_option
 @set_option
 @shared
-def ablate(env: str, terms: str | None, run: Path | None, as_json: bool, **flags: Any) -> None:
+def ablate(env: str, names: str | None, run: Path | None, as_json: bool, **flags: Any) -> None:
     """Train on ENV with all reward terms and without each of them, and report which terms help.
 
     All variants use the same seeds and are evaluated by playing games, not by their rewards. The same command resumes
@@ -106,8 +108,8 @@ def ablate(env: str, terms: str | None, run: Path | None, as_json: bool, **flags
 
     choice, resolved, own = prepare(env, given(flags), stage)
     folder = run or Path("runs") / f"ablation-{env.replace(':', '-')}"
-    names = [word.strip() for word in terms.split(",")] if terms else []
-    facts = stage(choice, resolved, folder, names, on_notice=lambda line: notice(f"== {line}"), **own)
+    removed = [word.strip() for word in names.split(",")] if names else []
+    facts = stage(choice, resolved, folder, removed, on_notice=lambda line: notice(f"== {line}"), **own)
     if facts["stopped"]:
         print_result(facts, as_json, f"not finished; the same command resumes it in {folder}")
         exit_with(facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from slipstream.cli.app import (
     seed_option,
     set_option,
     shared,
+    sink_option,
     start_option,
 )
 from slipstream.cli.play import evaluation_text
@@ -47,7 +49,7 @@ def run(env: str, as_json: bool, **flags: Any) -> None:
 
     with Bar("progress") as bar:
         facts = api.run(env, on_notice=on_notice, on_progress=bar.show, **given(flags))
-    print_result(facts, as_json, _pipeline_text(facts))
+    print_result(facts, as_json, _pipeline_text(facts, _flags_again(flags)))
     for name in ("record", "clone", "train", "compete"):
         exit_with(facts.get(name, {}))
 
@@ -74,13 +76,14 @@ def clone(demos: Path, as_json: bool, **flags: Any) -> None:
 
     with Bar("samples") as bar:
         facts = api.clone(demos, on_notice=notice, on_progress=bar.show, **given(flags)).facts
-    _finish(facts, as_json)
+    _finish(facts, as_json, flags)
 
 
 @main.command()
 @click.argument("env")
 @configurable
 @start_option
+@sink_option
 @click.option("--teacher", metavar="AGENT", help="Also imitate the actions of this agent.")
 @click.option("--show", is_flag=True, help="Print every setting with its value and origin, and exit.")
 @click.option("--dry-run", is_flag=True, help="Build everything, run one step, print the plan, and exit.")
@@ -88,35 +91,37 @@ def clone(demos: Path, as_json: bool, **flags: Any) -> None:
 def train(env: str, teacher: str | None, show: bool, dry_run: bool, as_json: bool, **flags: Any) -> None:
     """Train an agent on ENV."""
     options = given(flags)
-    if teacher:
-        options["ppo.reference" if teacher.startswith("run:") else "ppo.teacher"] = teacher
     if show or dry_run:
         from slipstream.stages.prepare import prepare
 
         options.pop("run", None)
+        if teacher:
+            options["ppo__reference" if teacher.startswith("run:") else "ppo__teacher"] = teacher
         choice, resolved, _ = prepare(env, options)
         print_result(*(_show(resolved, as_json) if show else _dry_run(choice, resolved, as_json)))
         return
     from slipstream import api
 
-    _finish(api.train(env, **options).facts, as_json)
+    _finish(api.train(env, teacher=teacher, **options).facts, as_json, flags)
 
 
 @main.command()
 @click.argument("env")
 @configurable
 @start_option
+@sink_option
 @shared
 def compete(env: str, as_json: bool, **flags: Any) -> None:
     """Train on ENV by self-play in a league of frozen copies with ratings."""
     from slipstream import api
 
-    _finish(api.compete(env, **given(flags)).facts, as_json)
+    _finish(api.compete(env, **given(flags)).facts, as_json, flags)
 
 
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--steps", type=int, help="New total number of steps.")
+@sink_option
 @shared
 def resume(run: Path, as_json: bool, **flags: Any) -> None:
     """Resume a run from its newest checkpoint."""
@@ -124,19 +129,20 @@ def resume(run: Path, as_json: bool, **flags: Any) -> None:
 
     with Bar("samples") as bar:
         facts = api.resume(run, on_notice=notice, on_progress=bar.show, **given(flags)).facts
-    _finish(facts, as_json)
+    _finish(facts, as_json, flags)
 
 
-def _finish(facts: dict[str, Any], as_json: bool) -> None:
+def _finish(facts: dict[str, Any], as_json: bool, flags: Mapping[str, Any]) -> None:
     """Print the result of a run, whichever verb made it, and exit with its code."""
+    again = _flags_again(flags)
     if "best_epoch" in facts:
         text = _clone_text(facts)
     elif "ladder" in facts:
         from slipstream.league.ladder_text import ladder_text
 
-        text = "\n".join([ladder_text(facts["ladder"]["tables"]), "", training_text(facts)])
+        text = "\n".join([ladder_text(facts["ladder"]["tables"]), "", training_text(facts, again)])
     else:
-        text = training_text(facts)
+        text = training_text(facts, again)
     print_result(facts, as_json, text)
     exit_with(facts)
 
@@ -174,7 +180,19 @@ def _dry_run(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any],
     return facts, as_json, "\n".join([*lines, "Everything was built; nothing was trained."])
 
 
-def training_text(facts: dict[str, Any]) -> str:
+def _flags_again(flags: Mapping[str, Any]) -> str:
+    """The flags that give the same code to a later command."""
+    from slipstream.stages.prepare import Sources
+
+    return Sources(
+        terms=flags.get("terms"),
+        observation=flags.get("observation"),
+        modules=flags["modules"],
+        python=flags.get("python"),
+    ).command_flags()
+
+
+def training_text(facts: dict[str, Any], again: str = "") -> str:
     """The result of a training run for people."""
     mean = facts["mean_return"]
     lines = [
@@ -182,7 +200,8 @@ def training_text(facts: dict[str, Any]) -> str:
         f"{facts['start_seconds']:.1f} s of start-up)",
         f"mean return of the last 100 episodes: {mean:.2f}" if mean is not None else "no episode has finished yet",
         f"saved: {facts['checkpoint']}",
-        f"resume: slipstream resume {facts['run']}" + ("" if facts["stopped"] else f" --steps {2 * facts['steps']}"),
+        f"resume: slipstream resume {facts['run']}{again}"
+        + ("" if facts["stopped"] else f" --steps {2 * facts['steps']}"),
     ]
     share = facts.get("evaluating", 0.0)
     if share > MUCH and facts["seconds"] > LONG_S:
@@ -193,18 +212,20 @@ def training_text(facts: dict[str, Any]) -> str:
 
 def _clone_text(facts: dict[str, Any]) -> str:
     """The result of behaviour cloning for people."""
-    measure = f"accuracy {facts['accuracy']:.1%}" if "accuracy" in facts else f"error {facts.get('error', 0):.4f}"
+    measures = [f"accuracy {facts['accuracy']:.1%}"] if "accuracy" in facts else []
+    measures += [f"error {facts['error']:.4f}"] if "error" in facts else []
     split = ", ".join(f"{name} {share:.0%}" for name, share in facts["time"].items())
     return "\n".join(
         [
             f"{facts['epochs']} epochs in {facts['seconds']:.1f} s ({split})",
-            f"best: epoch {facts['best_epoch']}, held-out loss {facts.get('held_out_loss', 0):.4f}, {measure}",
-            f"train from it: slipstream train {facts['env']} --start run:{facts['run']}",
+            f"best: epoch {facts['best_epoch']}, held-out loss {facts.get('held_out_loss', 0):.4f}, "
+            + ", ".join(measures),
+            *facts["next"],
         ]
     )
 
 
-def _pipeline_text(facts: dict[str, Any]) -> str:
+def _pipeline_text(facts: dict[str, Any], again: str) -> str:
     """The results of all stages for people."""
     parts = []
     if "evaluate" in facts:
@@ -217,7 +238,7 @@ def _pipeline_text(facts: dict[str, Any]) -> str:
 
         parts += [ladder_text(facts["tournament"]["tables"]), ""]
     if "train" in facts:
-        parts.append(training_text(facts["train"]))
+        parts.append(training_text(facts["train"], again))
     if "report" in facts:
         parts.append(f"report: {facts['report']}")
     if "times" in facts:

@@ -126,7 +126,7 @@ class Actor:
         self._now = now or empty_rows(spec, vector.envs)
         self._views = StepViews(spec, self._now)
         action = spec.action
-        self._continuous = action.kind == "continuous"
+        self._continuous = action.continuous_parts > 0
         self._low, self._high = np.array(action.low, np.float32), np.array(action.high, np.float32)
         self._env_action = np.zeros((rows, action.parts), action.dtype)
         self._step_counter = memoryview(self.progress)  # type: ignore[arg-type]
@@ -178,7 +178,9 @@ class Actor:
         if assignments.rows:
             streams, states = self._opponent_streams, self._opponent_memory
             spec, rows = assignments.spec, assignments.rows
-            failed = act_players(self.roster, rows, spec, obs, mask, streams, action, states, check=t == 0)
+            failed = act_players(
+                self.roster, rows, spec, obs, mask, streams, action, states, check=t == 0, first=assignments.first
+            )
             assignments.cancel(failed)
         if assignments.follows:
             assignments.expect(step.out.value, step.active)

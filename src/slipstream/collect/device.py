@@ -326,7 +326,7 @@ class DeviceCollector:
         Where an episode can be truncated only once in a rollout, the values of final observations are computed last.
         """
         limit = self.game.vector.limit_steps
-        r, net, memory, continuous = self.rollout, self.net, self._memory, self.net.design.action.kind == "continuous"
+        r, net, memory, continuous = self.rollout, self.net, self._memory, self.net.design.action.continuous_parts > 0
         for tensor, now in zip(self._start_tensors, self._state_tensors(), strict=True):
             tensor.copy_(now)
         self.game.begin()

@@ -99,7 +99,7 @@ def episode_panels(demos: Demos, episode: int) -> list[Panel]:
     ]
     action = values["action"][:, :MAX_LINES]
     labels = ["action"] if schema.action.parts == 1 else [f"action {part}" for part in range(action.shape[1])]
-    style: Style = "stairs" if schema.action.kind == "continuous" else "dots"
+    style: Style = "stairs" if schema.action.continuous_parts else "dots"
     panels.append(panel(_first_of("actions", schema.action.parts), dict(zip(labels, action.T, strict=True)), style))
     if schema.action.kind == "discrete":
         counts = np.bincount(values["action"][:, 0].clip(0), minlength=schema.action.sizes[0])

@@ -34,7 +34,7 @@ SHORT = 32
 BINS = 20
 """Histogram bins of a continuous action."""
 NULL_RANGE = 0.01
-"""A continuous action is null if every part is within this share of its range around zero."""
+"""A continuous part is null if it is within this share of its range around zero."""
 LOST = "is lost: its record is damaged or its values are missing"
 DAMAGED = "is damaged: its checksum is wrong"
 EMPTY = "has no steps"
@@ -53,7 +53,7 @@ class ActionStats:
 
     spec: ActionSpec
     null: tuple[int, ...] | None = None
-    """The null option of each part, for discrete actions."""
+    """The null option of each discrete part."""
     steps: int = 0
     null_steps: int = 0
     counts: list[Array] = field(default_factory=list)
@@ -67,7 +67,7 @@ class ActionStats:
         parts = self.spec.parts
         self.sums, self.squares = np.zeros(parts), np.zeros(parts)
         self.low, self.high = np.full(parts, np.inf), np.full(parts, -np.inf)
-        sizes = self.spec.sizes or (BINS,) * parts
+        sizes = (*self.spec.sizes, *(BINS,) * self.spec.continuous_parts)
         self.counts = [np.zeros(size, np.int64) for size in sizes]
 
     def add(self, actions: Array) -> None:
@@ -77,44 +77,48 @@ class ActionStats:
         self.steps += len(actions)
         self.low = np.minimum(self.low, actions.min(axis=0))
         self.high = np.maximum(self.high, actions.max(axis=0))
-        if self.spec.kind != "continuous":
-            for part in range(self.spec.parts):
-                self.counts[part] += np.bincount(actions[:, part], minlength=self.spec.sizes[part])
-            if self.null is not None:
-                self.null_steps += int((actions == np.array(self.null)).all(axis=1).sum())
-            return
-        self.sums += actions.sum(axis=0, dtype=np.float64)
-        self.squares += np.square(actions, dtype=np.float64).sum(axis=0)
-        size = [self._size(part) or 1.0 for part in range(self.spec.parts)]
-        self.null_steps += int((np.abs(actions) <= NULL_RANGE * np.array(size)).all(axis=1).sum())
-        for part, low in enumerate(self.spec.low):
-            if self._size(part):
-                bins = ((actions[:, part] - low) * (BINS / size[part])).astype(np.int64)
-                self.counts[part] += np.bincount(bins.clip(0, BINS - 1), minlength=BINS)
+        first = self.spec.discrete_parts
+        options, numbers = actions[:, :first].astype(np.int64, copy=False), actions[:, first:]
+        for part, size in enumerate(self.spec.sizes):
+            self.counts[part] += np.bincount(options[:, part], minlength=size)
+        null = np.ones(len(actions), bool)
+        if self.spec.sizes:
+            null &= (options == np.array(self.null)).all(axis=1) if self.null is not None else False
+        if self.spec.continuous_parts:
+            sizes = [self._size(part) or 1.0 for part in range(first, self.spec.parts)]
+            null &= (np.abs(numbers) <= NULL_RANGE * np.array(sizes)).all(axis=1)
+            self.sums += actions.sum(axis=0, dtype=np.float64)
+            self.squares += np.square(actions, dtype=np.float64).sum(axis=0)
+            for k, (low, width) in enumerate(zip(self.spec.low, sizes, strict=True)):
+                if self._size(first + k):
+                    bins = ((numbers[:, k] - low) * (BINS / width)).astype(np.int64)
+                    self.counts[first + k] += np.bincount(bins.clip(0, BINS - 1), minlength=BINS)
+        self.null_steps += int(null.sum())
 
     def _size(self, part: int) -> float | None:
-        """The range of a part of continuous actions; None if it is unbounded."""
-        size = self.spec.high[part] - self.spec.low[part]
+        """The range of a continuous part; None if it is unbounded."""
+        number = part - self.spec.discrete_parts
+        size = self.spec.high[number] - self.spec.low[number]
         return size if 0 < size < math.inf else None
 
     @property
     def null_share(self) -> float | None:
         """The share of steps with a null action; None if the null action is unknown."""
-        known = self.null is not None
-        if self.spec.kind == "continuous":
-            known = all(low <= 0 <= high for low, high in zip(self.spec.low, self.spec.high, strict=True))
+        known = self.null is not None or not self.spec.sizes
+        known = known and all(low <= 0 <= high for low, high in zip(self.spec.low, self.spec.high, strict=True))
         return self.null_steps / self.steps if known and self.steps else None
 
     def parts(self) -> list[dict[str, Any]]:
         """The histogram of each part and its reach: the share of the options or of the range that is used."""
         if not self.steps:
             return []
-        if self.spec.kind != "continuous":
-            return [{"reach": float((c > 0).mean()), "histogram": c.tolist()} for c in self.counts]
+        first = self.spec.discrete_parts
+        found: list[dict[str, Any]] = [
+            {"reach": float((c > 0).mean()), "histogram": c.tolist()} for c in self.counts[:first]
+        ]
         mean = self.sums / self.steps
         spread = np.sqrt(np.maximum(self.squares / self.steps - mean * mean, 0.0))
-        found = []
-        for part in range(self.spec.parts):
+        for part in range(first, self.spec.parts):
             size = self._size(part)
             facts = {"min": self.low[part], "mean": mean[part], "max": self.high[part], "std": spread[part]}
             reach = min(1.0, float(self.high[part] - self.low[part]) / size) if size else None
@@ -309,8 +313,9 @@ def _describe_actions(spec: ActionSpec, facts: Mapping[str, Any]) -> list[str]:
     lines = []
     for part, stats in enumerate(facts["actions"]):
         name = "actions" if spec.parts == 1 else f"action {part}"
-        if spec.kind == "continuous":
-            span = f" of [{spec.low[part]:g}, {spec.high[part]:g}]"
+        number = part - spec.discrete_parts
+        if number >= 0:
+            span = f" of [{spec.low[number]:g}, {spec.high[number]:g}]"
             reach = "" if stats["reach"] is None else f", reach {stats['reach']:.0%}{span}"
             lines.append(f"{name}: " + ", ".join(f"{k} {stats[k]:.3g}" for k in ("min", "mean", "max", "std")) + reach)
         else:
@@ -337,13 +342,15 @@ def allowed_share(path: Path) -> float:
 
 
 def _null(spec: ActionSpec, null: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Check the null option of each part."""
-    if null is None or spec.kind == "continuous":
+    """Check the null option of each discrete part."""
+    if null is None or not spec.sizes:
         return None
-    if len(null) != spec.parts or any(not 0 <= n < size for n, size in zip(null, spec.sizes, strict=True)):
+    if len(null) != spec.discrete_parts or any(not 0 <= n < size for n, size in zip(null, spec.sizes, strict=True)):
         given = ",".join(str(n) for n in null)
         sizes = ", ".join(f"0 to {size - 1}" for size in spec.sizes)
-        raise DemoError(f"--null {given} is not an action of these demos.", f"give one option for each part: {sizes}")
+        raise DemoError(
+            f"--null {given} is not an action of these demos.", f"give one option for each discrete part: {sizes}"
+        )
     return tuple(null)
 
 
@@ -446,16 +453,18 @@ def _is_finite(array: Array) -> bool:
 def _action_fault(spec: ActionSpec, action: Array, mask: Array | None) -> str:
     if not len(action):
         return ""
+    first = spec.discrete_parts
     low, high = action.min(axis=0), action.max(axis=0)
-    if spec.kind == "continuous":
-        bounds = np.array(spec.low), np.array(spec.high)
-        slack = 1e-4 * np.where(np.isfinite(bounds[1] - bounds[0]), bounds[1] - bounds[0], 0.0)
-        return RANGE if (low < bounds[0] - slack).any() or (high > bounds[1] + slack).any() else ""
-    if (low < 0).any() or (high >= np.array(spec.sizes)).any():
+    bounds = np.array(spec.low), np.array(spec.high)
+    slack = 1e-4 * np.where(np.isfinite(bounds[1] - bounds[0]), bounds[1] - bounds[0], 0.0)
+    if (low[first:] < bounds[0] - slack).any() or (high[first:] > bounds[1] + slack).any():
+        return RANGE
+    options = action[:, :first].astype(np.int64, copy=False)
+    if (low[:first] < 0).any() or (high[:first] >= np.array(spec.sizes)).any() or (options != action[:, :first]).any():
         return RANGE
     if mask is not None:
         starts = np.cumsum([0, *spec.sizes[:-1]])
-        if not mask[np.arange(len(action))[:, None], starts + action].all():
+        if not mask[np.arange(len(action))[:, None], starts + options].all():
             return FORBIDDEN
     return ""
 

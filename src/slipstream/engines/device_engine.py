@@ -300,7 +300,7 @@ class DeviceEngine:
         outputs, memories, _ = net.forward(part.inputs, part.state, part.episode_start)
         policy, values = outputs[stack.policy_layer], outputs[stack.value_layer]
         count, at = len(part.samples), int(stack.head[HEAD_LOG_STD])
-        log_std = net.gradient[at : at + design.action.outputs] if at < net.flat.numel() else net.gradient[:0]
+        log_std = net.gradient[at : at + design.action.continuous_parts] if at < net.flat.numel() else net.gradient[:0]
         by_policy = by_value = self._empty(count, policy.shape[1])
         if stack.policy_layer != stack.value_layer:
             by_value = self._empty(count, values.shape[1])

@@ -130,7 +130,9 @@ class TorchEngine(HostEngine):
         self.micro_batch = micro_batch
         self.device = device
         self.policy = ActorCritic(design).to(device)
-        if cuda:  # the memory format of half-precision convolutions; tensors that are not images are not affected
+        if (
+            cuda and design.policy.network is None
+        ):  # the memory format of half-precision convolutions; tensors that are not images are not affected
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.policy.checkpointing = checkpointing
         self.optimiser = Optimiser(self.policy, optimiser)
@@ -270,6 +272,7 @@ class TorchEngine(HostEngine):
         """Why the steps of a batch cannot be captured as a CUDA graph; empty: they can."""
         reasons = {
             "`policy.memory`: sequences are cut where episodes begin": bool(self.design.state_size),
+            "`policy.network`: your own network may synchronise with the host": self.design.policy.network is not None,
             "`ppo.contrastive_coef`: the contrastive loss selects its samples": coefficients.contrast > 0,
             "`ppo.optimiser` = muon synchronises with the host": self.optimiser.muon is not None,
             "`policy.image` = frozen: a pretrained trunk reads the images": self.policy.trunk_encoder is not None,

@@ -8,7 +8,7 @@ on the first call, so that listing the games imports none of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -21,23 +21,46 @@ if TYPE_CHECKING:
     from slipstream.envs.rewards import RewardScheme
 
 
-@dataclass(frozen=True)
-class EnvChoice:
-    """An environment and its settings: all that a process needs to make it."""
+@dataclass(frozen=True, kw_only=True)
+class UserCode:
+    """The user's own code, and the permission to run that of others. No file holds it: every call gives it again."""
 
-    name: str
-    env: EnvSettings = field(default_factory=EnvSettings)
-    rewards: RewardSettings = field(default_factory=RewardSettings)
     modules: tuple[str, ...] = ()
     """Modules given by the flag `--import`, imported before the environment is made."""
     factory: Callable[[], Any] | None = None
     """Makes a Python environment that has no name."""
     terms: Mapping[str, Callable[..., float]] = field(default_factory=dict)
     """The user's own reward terms by name."""
+    observation: Callable[..., Any] | None = None
+    """The user's own observation builder, for `rocket`."""
+    agents: Mapping[str, Any] = field(default_factory=dict)
+    """The user's own agents, given as Python objects, by name; their agent spec is `python:NAME`."""
+    networks: Mapping[str, type] = field(default_factory=dict)
+    """The user's own networks, given as Python classes, by the name that `policy.network` has for them."""
+    trust: bool = False
+    """Whether files that can execute code when they are read, such as pickles, may be opened (`--trust`)."""
+    python: str = ""
+    """The interpreter in which an environment runs that cannot run in this one (`--python PATH`)."""
+    flags: str = ""
+    """The command-line flags that give all this again, each after a space; `--trust` is never repeated."""
+
+
+@dataclass(frozen=True)
+class EnvChoice(UserCode):
+    """An environment, its settings and the user's code: all that a process needs to make it."""
+
+    name: str
+    env: EnvSettings = field(default_factory=EnvSettings)
+    rewards: RewardSettings = field(default_factory=RewardSettings)
     native: bool = False
     """Whether the environment is stepped by the vector environment that is registered for it."""
     gamma: float = 0.99
     """The learner's discount per step, used by potential-based terms; `rewards.half_life_s` takes precedence."""
+
+    @property
+    def code(self) -> UserCode:
+        """The user's code alone."""
+        return UserCode(**{one.name: getattr(self, one.name) for one in fields(UserCode)})
 
     def game_options(self, first: int, seed: int, action_repeat: int) -> dict[str, Any]:
         """The keyword arguments `options.GameOptions`; `action_repeat` is the game's default."""
@@ -115,6 +138,10 @@ StateLabels = Callable[[Mapping[str, int]], dict[str, tuple[str, ...]]]
 """Width of each state array by name -> names of its columns, empty for columns without a name."""
 
 
+OWN = "*"
+"""The key of `Game.variant_fields` for worlds of the user: files, and envs made by Python functions."""
+
+
 @dataclass(frozen=True)
 class Game:
     """A game that steps many environments in one call, with everything that is specific to it."""
@@ -126,6 +153,10 @@ class Game:
     make: MakeVector
     open_variants: bool = False
     """Whether `make` accepts further variants that are not listed."""
+    files: tuple[str, ...] = ()
+    """Endings of files that may follow the colon, such as `.yaml`: worlds of one's own."""
+    recognise: Callable[[Any], str] | None = None
+    """(env or class of envs that a Python function makes) -> its name if this game takes it, else an empty string."""
     scene: SceneFactory | None = None
     """Draws the game; without it, replays, `watch` and `record human` show numbers only."""
     events: EventFinder | None = None
@@ -155,7 +186,7 @@ class Game:
     scheme: Callable[[], RewardScheme] | None = None
     """Returns the reward terms with their weights and groups."""
     variant_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Fields that differ for a variant, by variant and field name."""
+    """Fields that differ for a variant, by variant and field name; `OWN` is for files and Python functions."""
 
     @property
     def players(self) -> list[str]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
+from typing import Any
 
 from slipstream.contracts import EnvSpec
 from slipstream.envs.adapters.declarations import ATARI, ENVPOOL, PETTINGZOO
-from slipstream.envs.game import Chooser, EnvChoice, Game, Labels, ScriptedPlayer
+from slipstream.envs.game import OWN, Chooser, EnvChoice, Game, Labels, ScriptedPlayer, UserCode
 from slipstream.envs.kart.declaration import KART
 from slipstream.envs.metta.declaration import METTAGRID
 from slipstream.envs.rocket.declaration import ROCKET
@@ -23,6 +25,7 @@ from slipstream.envs.soccer.declaration import SOCCER
 from slipstream.envs.tiny.declaration import MIXED, PIXELS, RECALL
 from slipstream.envs.treechop.declaration import TREECHOP
 from slipstream.errors import ConfigError, EnvError, did_you_mean
+from slipstream.system import user_modules
 
 __all__ = [
     "BUILT_IN",
@@ -33,14 +36,18 @@ __all__ = [
     "Game",
     "Labels",
     "ScriptedPlayer",
+    "UserCode",
     "find_game",
     "games",
     "import_modules",
     "known",
     "labels_of",
+    "load_object",
+    "name_made",
     "numbered_labels",
     "package_games",
     "parse",
+    "reference_opponent",
     "register",
 ]
 
@@ -51,9 +58,9 @@ BUILT_IN = {
     "pixels": PIXELS,
     "mixed": MIXED,
     "atari": ATARI,
+    "mettagrid": METTAGRID,  # before PettingZoo, whose API it also has: the first game that recognises an env takes it
     "pettingzoo": PETTINGZOO,
     "rocket": ROCKET,
-    "mettagrid": METTAGRID,
     "envpool": ENVPOOL,
     "treechop": TREECHOP,
 }
@@ -78,10 +85,36 @@ def import_modules(modules: Sequence[str]) -> None:
             sys.path.insert(0, "")
         try:
             importlib.import_module(module)
+            user_modules.allow(module)
         except ImportError as error:
             raise ConfigError(
                 f"--import {module}: {error}", "name a module that Python finds from the current folder"
             ) from error
+
+
+def load_object(text: str, modules: Sequence[str], flag: str) -> Any:
+    """The object that `MODULE:NAME` names; only a module given by `--import` is imported."""
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise ConfigError(f"{flag} {text} does not name an object.", f"write {flag} MODULE:NAME --import MODULE")
+    if module not in modules:
+        raise ConfigError(
+            f"{flag} {text} names the module `{module}`, which is not imported.", f"add --import {module}"
+        )
+    import_modules((module,))
+    known = vars(sys.modules[module])
+    if name not in known:
+        names = [key for key in known if not key.startswith("_")]
+        raise ConfigError(f"{flag} {text}: `{module}` has no `{name}`.{did_you_mean(name, names)}", "check the name")
+    return known[name]
+
+
+def reference_opponent(choice: EnvChoice) -> str:
+    """The agent that training is measured against: `random` if scripted players cannot read the observation."""
+    game = parse(choice.name)[0]
+    if game is None or not game.reference:
+        return ""
+    return "random" if choice.observation is not None else game.reference
 
 
 def games() -> dict[str, Game]:
@@ -103,7 +136,26 @@ def package_games() -> dict[str, Game]:
 
 def find_game(name: str) -> Game | None:
     """The game of an environment such as `soccer:2v2`; None where there is none, as for Gymnasium environments."""
-    return games().get(name.partition(":")[0])
+    return games().get((_made_game(name) or name).partition(":")[0])
+
+
+def name_made(made: Any) -> str:
+    """The name of an environment that a Python function made, or of a class of them.
+
+    It is `python:GAME/NAME` where a game recognises it, such as `python:pettingzoo/simple_tag_v3`, else `python:CLASS`.
+    """
+    for head, game in games().items():
+        own = game.recognise(made) if game.recognise is not None else ""
+        if own:
+            return f"python:{head}/{own}"
+    return f"python:{(made if inspect.isclass(made) else type(made)).__name__}"
+
+
+def _made_game(name: str) -> str:
+    """`GAME:NAME` for an env `python:GAME/NAME`, which a Python function makes; empty for other names."""
+    head, _, rest = name.partition(":")
+    game, slash, own = rest.partition("/")
+    return f"{game}:{own}" if head == "python" and slash else ""
 
 
 def labels_of(spec: EnvSpec) -> Labels:
@@ -144,8 +196,12 @@ def known(name: str) -> bool:
 
 
 def parse(name: str) -> tuple[Game | None, str]:
-    """Split `soccer:2v2` into its game and variant; Gymnasium's and MineRL's have no Game, their variant is the id."""
-    head, colon, variant = name.partition(":")
+    """Split `soccer:2v2` into its game and variant; Gymnasium's and MineRL's have no Game, their variant is the id.
+
+    The variant of an env `python:GAME/NAME` is NAME.
+    """
+    made = _made_game(name)
+    head, colon, variant = (made or name).partition(":")
     if head in SINGLE_ENV_PREFIXES and variant:
         return None, variant
     listed = games()
@@ -159,11 +215,13 @@ def parse(name: str) -> tuple[Game | None, str]:
         hint = f"for a Gymnasium env write gymnasium:{name}; `slipstream envs` lists what there is"
         raise EnvError(f"There is no environment `{name}`.{near}", hint)
     game = listed[head]
-    if colon and variant not in game.variants and not (game.open_variants and variant):
+    own = bool(made) or variant.endswith(game.files)
+    if colon and not own and variant not in game.variants and not (game.open_variants and variant):
         raise EnvError(
             f"`{head}` has no variant `{variant}`.{did_you_mean(variant, game.variants)}",
-            f"use one of: {', '.join(f'{head}:{v}' for v in game.variants)}",
+            f"use one of: {', '.join(f'{head}:{v}' for v in game.variants)}"
+            + (f", or {head}:FILE{game.files[0]}" if game.files else ""),
         )
     variant = variant or game.variants[0]
-    fields = game.variant_fields.get(variant)
+    fields = game.variant_fields.get(OWN if own else variant)
     return (replace(game, **fields) if fields else game), variant

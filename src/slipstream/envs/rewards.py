@@ -9,6 +9,7 @@ before rewards are mixed. The user's own terms are compiled when the environment
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ def _check_names(key: str, given: Mapping[str, float], known: Sequence[str] | Ma
     for name in given:
         if name not in known:
             near = did_you_mean(name, known).replace("`", f"`rewards.{key}.", 1)
-            raise ConfigError(f"Unknown setting `rewards.{key}.{name}`.{near}", f"{what}: {', '.join(known)}.")
+            own = " A term of your own is given by --reward MODULE:NAME or terms={...}." if key == "weights" else ""
+            raise ConfigError(f"Unknown setting `rewards.{key}.{name}`.{near}", f"{what}: {', '.join(known)}.{own}")
 
 
 def discount(rewards: RewardSettings, step_seconds: float, gamma: float, env: str) -> float:
@@ -235,20 +237,47 @@ def pay(rules: tuple[Any, ...], acted: Array, reward: Array, terms: Array) -> No
         pay_env(env, values, weights, live, kept, moments, limit, teams, acted, spirit, rivalry, reward, terms)
 
 
+def check_signature(name: str, function: Callable[..., Any], form: Sequence[str], what: str = "Reward term") -> None:
+    """Raise a ConfigError if a function of the user cannot be called with the parameters `form`."""
+    shape = f"def {name}({', '.join(form)})"
+    if not callable(function):
+        raise ConfigError(f"{what} `{name}` is a {type(function).__name__}, not a function.", f"write {shape}: ...")
+    try:
+        signature = inspect.signature(getattr(function, "py_func", function))
+    except (TypeError, ValueError):  # a builtin without a signature
+        return
+    try:
+        signature.bind(*form)
+    except TypeError as error:
+        raise ConfigError(
+            f"{what} `{name}` is {name}{signature} and is called with {len(form)} arguments: {error}.",
+            f"write {shape}: ...",
+        ) from error
+
+
 def compile_term(name: str, function: Callable[..., Any], more: tuple[str, ...] = ()) -> Any:
     """Compile a term for its argument types: the state before and after, the clock, and the integers named `more`."""
+    form = ("before", "after", "clock", *more)
+    check_signature(name, function, form)
     term: Any = function if hasattr(function, "py_func") else compiled_here(function)
     row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")
     try:
         if hasattr(term, "compile"):  # absent if numba is disabled
             term.compile((row, row, clock, *(numba.int64 for _ in more)))
+            returned = term.nopython_signatures[0].return_type
+            if not isinstance(returned, numba.types.Number | numba.types.Boolean):
+                raise ConfigError(f"Reward term `{name}` returns {returned}, not a number.", "return a float")
     except numba.core.errors.NumbaError as error:
-        form = ", ".join(("before", "after", "clock", *more))
-        raise ConfigError(
-            f"Reward term `{name}` cannot be compiled: {str(error).strip().splitlines()[0]}",
-            f"use arithmetic, `math` and indexing only: term({form}) -> float.",
-        ) from error
+        raise compile_error(name, form, error) from error
     return term
+
+
+def compile_error(name: str, form: Sequence[str], error: Exception) -> ConfigError:
+    """The error for a term that numba cannot compile."""
+    return ConfigError(
+        f"Reward term `{name}` cannot be compiled: {str(error).strip().splitlines()[0]}",
+        f"use arithmetic, `math` and indexing only: term({', '.join(form)}) -> float.",
+    )
 
 
 @compiled_here

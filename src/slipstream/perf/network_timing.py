@@ -38,7 +38,7 @@ def measure_inference(design: Design, spec: EnvSpec, rows: int, seconds: float) 
     share = seconds / (len(sizes) + 2)
     by_batch = {size: Times.of(_repeat(_acting(design, spec, size), share)) for size in sizes}
     saved = 0.0
-    if design.policy.activation != "relu":
+    if design.policy.activation != "relu" and design.policy.network is None:
         works = [_acting(one, spec, rows) for one in (design, with_relu(design))]
         own, plain = _compare(works, 2 * share)
         saved = max(0.0, 1.0 - plain / own)
@@ -51,7 +51,7 @@ def measure_learner(settings: Settings, design: Design, spec: EnvSpec, plan: Pla
     rollout = synthetic_rollout(spec, design, settings, envs)
     own = _learning(settings, design, spec, plan, rollout, envs)
     works, fused_at, relu_at = [own], 0, 0
-    if design.policy.activation != "relu":
+    if design.policy.activation != "relu" and design.policy.network is None:
         relu_at = len(works)
         works.append(_learning(settings, with_relu(design), spec, plan, rollout, envs))
     if plan.learner.applied == "torch" and _could_be_fused(settings, design, plan):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Agent, Array, EnvSpec, Rows, sides_of
-from slipstream.errors import ConfigError, SlipstreamError
+from slipstream.errors import AgentFault, ConfigError, SlipstreamError
 
 TASK, PLAYER, SIDE = range(3)
 """Columns of a training assignment: the task (-1: the env's target), the opponent, and the side that learns."""
@@ -25,6 +25,9 @@ IDLE = -2
 
 class Assignments:
     """Which player controls each agent of each env."""
+
+    first = 0
+    """The global index of the first env, for messages."""
 
     def __init__(self, spec: EnvSpec, envs: int, player: int = IDLE) -> None:
         self.spec, self.envs = spec, envs
@@ -117,11 +120,12 @@ def act_players(
     action: Array,
     memory: Array,
     check: bool,
+    first: int = 0,
 ) -> list[int]:
     """Let each player act once for all of its rows; return the players that have failed.
 
     `memory` [rows, size] holds the recurrent states; its width is that of the largest. With `check`, actions that do
-    not exist are a failure. The actions of a failed player are 0.
+    not exist are a failure. The actions of a failed player are 0. `first` is the global index of the first env.
     """
     for player, rows in rows_of.items():
         agent = players.get(player)
@@ -134,6 +138,11 @@ def act_players(
                 agent.act_into(obs, mask, streams, action)
             else:
                 agent.act_rows(rows, obs, mask, streams, action, states)
+        except AgentFault as failure:
+            failure.locate(first + failure.row // spec.agents, spec.agents)
+            if players.strict:
+                raise
+            players.blame(player, failure.what)
         except Exception as error:  # the other players continue
             if players.strict:
                 raise
@@ -150,9 +159,10 @@ def act_players(
 
 def invalid_action(action: Array, spec: EnvSpec) -> str:
     """What is wrong with actions [rows, parts]; empty if they are valid."""
-    if spec.action.kind == "continuous":
-        return "" if np.isfinite(action).all() else "gave an action that is not a number"
-    valid = ((action >= 0) & (action < np.array(spec.action.sizes))).all()
+    if spec.action.continuous_parts and not np.isfinite(action).all():
+        return "gave an action that is not a number"
+    options = action[:, : spec.action.discrete_parts]
+    valid = ((options >= 0) & (options < np.array(spec.action.sizes)) & (options % 1 == 0)).all()
     return "" if valid else "gave an action that does not exist"
 
 

@@ -72,8 +72,8 @@ class AssignedAgents:
         rows = self.assignments.rows
         if active is not None and not active.all():
             rows = {player: own[active[own] > 0] for player, own in rows.items()}
-        spec = self.assignments.spec
-        return act_players(self.players, rows, spec, obs, mask, self.streams, action, self.memory, check)
+        spec, first = self.assignments.spec, self.assignments.first
+        return act_players(self.players, rows, spec, obs, mask, self.streams, action, self.memory, check, first)
 
     def reset(self, started: Array) -> None:
         """Clear the recurrent states of the rows [rows] bool whose episodes start."""

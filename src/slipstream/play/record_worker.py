@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.agents.own import OwnAgent
 from slipstream.agents.specs import load_agent
 from slipstream.contracts import Agent, Array, EnvSpec, Vector, empty_rows
 from slipstream.demos.format import Schema
@@ -66,12 +67,17 @@ def writable(out: Path) -> Iterator[None]:
 
 
 def check_recording(spec: EnvSpec, agents: Iterable[Agent], vector: Vector | None = None) -> None:
-    """Let agents act once, and step a spare vector, so that everything is compiled and loaded before the start."""
+    """Let agents act once, and step a spare vector, so that everything is compiled and loaded before the start.
+
+    Without a vector there is no real observation, so the user's own agents are not called.
+    """
     rows = empty_rows(spec, 1)
     if vector is not None:
         vector.reset(rows)
     action = np.zeros((spec.agents, spec.action.parts), spec.action.dtype)
     for agent in agents:
+        if vector is None and isinstance(agent, OwnAgent):
+            continue
         agent.act_into(rows.obs, rows.mask, make_streams(0, "rehearse", 0, spec.agents), action)
     if vector is not None:
         vector.step(action, rows)

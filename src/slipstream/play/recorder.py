@@ -249,11 +249,11 @@ class Recorder:
             others = make_streams(job.seed, "opponent", first * spec.agents, rows)
             streams = np.where(recorded[:, None], streams, others)
         players = [agent] if opponent is None else [agent, opponent]
-        self._players = _assigned(spec, recorded, players, streams)
+        self._players = _assigned(spec, recorded, players, streams, first)
         self._expert: AssignedAgents | None = None
         if expert is not None:
             streams = make_streams(job.seed, "expert", first * spec.agents, rows)
-            self._expert = _assigned(spec, recorded, [expert], streams)
+            self._expert = _assigned(spec, recorded, [expert], streams, first)
         numbers = first + np.arange(envs)
         self._shares = np.repeat((job.games - numbers + job.envs - 1) // job.envs, spec.agents) * recorded
         """Games to record in each row; `_left` of them have not ended."""
@@ -398,9 +398,10 @@ class Recorder:
         )
 
 
-def _assigned(spec: EnvSpec, recorded: Array, players: Sequence[Agent], streams: Array) -> AssignedAgents:
+def _assigned(spec: EnvSpec, recorded: Array, players: Sequence[Agent], streams: Array, first: int) -> AssignedAgents:
     """Assign the recorded rows to the first player, and the others to the second, if there is one."""
     assignments = Assignments(spec, len(recorded) // spec.agents)
+    assignments.first = first
     assignments.player.reshape(-1)[:] = np.where(recorded, 0, 1 if len(players) > 1 else IDLE)
     assignments.update()
     return AssignedAgents(assignments, Players.of(players), streams)

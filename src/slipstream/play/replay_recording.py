@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 
@@ -171,28 +171,44 @@ def _facts(game: SingleGame, result: GameResult, arrays: Mapping[str, Array], na
 def verify(replay: Replay, modules: tuple[str, ...] = ()) -> None:
     """Play a replay again from its seed and actions; raise an error if a single bit differs."""
     facts = replay.facts
+    scheduled = ScheduledGame(facts.players, facts.seed, facts.task)
+    with contextlib.closing(SingleGame(replayed_choice(replay, modules), scheduled)) as game:
+        for _ in play_again(replay, game):
+            pass
+        if not game.over:
+            raise DemoError(f"{replay.path} has {facts.length:,} steps; played again, the game is longer.")
+
+
+def replayed_choice(replay: Replay, modules: tuple[str, ...] = ()) -> EnvChoice:
+    """The environment of a replay, with the settings that it was played with."""
+    facts = replay.facts
     if facts.env.startswith("python:"):
         raise ConfigError(f"{replay.path} is of `{facts.env}`, which only the program that made it can play.")
     settings = EnvSettings.model_validate(facts.settings.get("env", {}))
-    choice = EnvChoice(facts.env, settings, modules=modules)
-    actions = replay.read("action")
-    with contextlib.closing(SingleGame(choice, ScheduledGame(facts.players, facts.seed, facts.task))) as game:
-        missing = set(game.frame()) - set(replay.names)
-        if missing:
-            raise DemoError(f"{replay.path} does not hold {', '.join(sorted(missing))}.", _version_hint(facts))
-        stored = {name: replay.read(name) for name in game.frame()}
-        for step in range(facts.length):
-            for name, array in game.frame().items():
-                kept = stored[name][step]
-                if kept.tobytes() != np.ascontiguousarray(array).tobytes():
-                    raise DemoError(
-                        f"{replay.path} differs from the same game played again: "
-                        f"{_difference(replay, name, kept, array)} at step {step:,} of {facts.length:,}.",
-                        _version_hint(facts),
-                    )
-            game.step(actions[step])
-        if not game.over:
-            raise DemoError(f"{replay.path} has {facts.length:,} steps; played again, the game is longer.")
+    return EnvChoice(facts.env, settings, modules=modules)
+
+
+def play_again(replay: Replay, game: SingleGame) -> Iterator[int]:
+    """Play a replay's actions in a game that has just started; yield the number of each step before it is played.
+
+    A state that differs from the recorded one is an error.
+    """
+    facts, actions = replay.facts, replay.read("action")
+    missing = set(game.frame()) - set(replay.names)
+    if missing:
+        raise DemoError(f"{replay.path} does not hold {', '.join(sorted(missing))}.", _version_hint(facts))
+    stored = {name: replay.read(name) for name in game.frame()}
+    for step in range(facts.length):
+        for name, array in game.frame().items():
+            kept = stored[name][step]
+            if kept.tobytes() != np.ascontiguousarray(array).tobytes():
+                raise DemoError(
+                    f"{replay.path} differs from the same game played again: "
+                    f"{_difference(replay, name, kept, array)} at step {step:,} of {facts.length:,}.",
+                    _version_hint(facts),
+                )
+        yield step
+        game.step(actions[step])
 
 
 def _version_hint(facts: ReplayFacts) -> str:

@@ -1,7 +1,7 @@
 """Converts pretrained weights of other projects to trunks: read without executing code, matched key by key.
 
-One layout is supported: VPT's policies (`.weights` files). Only the image encoder is converted, not the transformer
-behind it or the heads for Minecraft's actions.
+VPT's policies (`.weights` files) are converted to a trunk, which is the image encoder alone, or to a whole agent
+(`policies.vpt_network`).
 
     DIR/trunk.json          kind of network, sizes and origin; written last
     DIR/trunk.safetensors   weights
@@ -242,6 +242,11 @@ def compare_keys(shape: VptShape, tensors: Mapping[str, Tensor]) -> ConversionRe
     """Compare the keys and shapes of a VPT image encoder of these sizes with those of the file."""
     with torch.device("meta"):
         expected = {PREFIX + key: tuple(tensor.shape) for key, tensor in VptImageEncoder(shape).state_dict().items()}
+    return compare_shapes(expected, tensors)
+
+
+def compare_shapes(expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> ConversionReport:
+    """Compare the expected shapes by key with those of the file."""
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     wrong = [key for key, size in expected.items() if key in found and found[key] != size]
     return ConversionReport(

@@ -10,6 +10,7 @@ import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, ObsField, ObsSpec
 from slipstream.errors import ConfigError
+from slipstream.policies.network_registry import find_network
 from slipstream.policies.parameter_layout import DENSE, GRU, LSTM, NetworkSpec, PolicyLayout, UnpaddedLayout, head_table
 from slipstream.policies.token_encoder import POOLED, token_slots
 from slipstream.settings import PolicySettings
@@ -38,6 +39,12 @@ class Design:
             hint = "set policy.image=frozen, or remove policy.trunk"
             raise ConfigError(f"`policy.trunk` = {trunk} has no effect with `policy.image` = {image}.", hint)
 
+        if self.policy.network is not None and self.policy.memory != "none":
+            raise ConfigError(
+                f"`policy.memory` = {self.policy.memory} has no effect with `policy.network` = {self.policy.network}.",
+                "remove policy.memory; a network of your own has memory if it sets `state_size`",
+            )
+
     @property
     def frozen(self) -> bool:
         """Whether a frozen, pretrained trunk encodes the images."""
@@ -46,7 +53,7 @@ class Design:
     @property
     def fused(self) -> bool:
         """Whether the compiled kernels can run the policy: its observation is a vector or one set of tokens."""
-        return self.obs.plain or self.tokens is not None
+        return self.policy.network is None and (self.obs.plain or self.tokens is not None)
 
     @property
     def tokens(self) -> ObsField | None:
@@ -78,6 +85,7 @@ class Design:
             memory=MEMORIES[p.memory],
             memory_size=p.memory_size,
             memory_layers=p.memory_layers,
+            memory_first=p.memory_first,
             joined=p.features if tokens else 0,
         )
         return PolicyLayout(network, self.action, p.shared, p.squash, self.value, token_slots if tokens else None)
@@ -91,13 +99,13 @@ class Design:
 
     @property
     def outputs(self) -> int:
-        """Outputs of the policy per row: logits, or means (and log standard deviations)."""
-        return self.action.outputs * (2 if self.action.kind == "continuous" and not self.value else 1)
+        """Outputs of the policy per row: logits, then means (and log standard deviations)."""
+        return self.action.outputs + (0 if self.value else self.action.continuous_parts)
 
     @property
     def squashed(self) -> bool:
         """Whether continuous actions are squashed by tanh."""
-        return self.action.kind == "continuous" and (self.policy.squash or not self.value)
+        return self.action.continuous_parts > 0 and (self.policy.squash or not self.value)
 
     @property
     def state_size(self) -> int:
@@ -105,10 +113,20 @@ class Design:
         if self.fused:
             return self.stack.state_size
         p = self.policy
+        networks = 1 if p.shared or not self.value else 2
+        if p.network is not None:
+            return networks * self._network_state_size
         if p.memory == "none":
             return 0
-        networks = 1 if p.shared or not self.value else 2
         return networks * p.memory_layers * p.memory_size * (2 if p.memory == "lstm" else 1)
+
+    @cached_property
+    def _network_state_size(self) -> int:
+        """Floats of memory of the user's own network."""
+        from slipstream.policies.pretrained import head_design
+        from slipstream.policies.user_network import network_sizes
+
+        return network_sizes(head_design(self).obs, self.policy).state_size
 
     @property
     def sequence(self) -> int:
@@ -117,7 +135,7 @@ class Design:
 
     def initial_weights(self, seed: int) -> Array:
         """The flat weights that a run starts from."""
-        if self.obs.plain:
+        if self.obs.plain and self.fused:
             return self.stack.first(seed, self.policy.init, self.policy.log_std)
         from slipstream.policies.torch_policy import initial_weights
 
@@ -184,13 +202,18 @@ class Design:
 
     @classmethod
     def read(cls, description: dict[str, Any]) -> Design:
-        """The inverse of `describe`; raises if the frozen trunk is missing or is not the one described."""
+        """The inverse of `describe`.
+
+        Raises if the frozen trunk is missing or is not the one described, or if the user's own network is not given.
+        """
         obs, action = ObsSpec.read(description["obs"]), ActionSpec.read(description["action"])
         design = cls(obs, action, PolicySettings.model_validate(description["policy"]), bool(description["value"]))
         if design.frozen:
             from slipstream.policies.pretrained import check_trunk
 
             check_trunk(description["trunk"])
+        if design.policy.network is not None:
+            find_network(design.policy.network)
         return design
 
 

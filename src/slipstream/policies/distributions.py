@@ -3,10 +3,11 @@
 This is the only compiled implementation; the fused, torch, SAC and device code paths call it. `ActorCritic` in
 `torch_policy.py` has the same formulas in torch.
 
-The outputs of one row are logits (the parts of a discrete action side by side, one logit for a binary part) or means
-(followed by log standard deviations where these depend on the state). `head` is `parameter_layout.head_table`. Masked
-options get a very low logit, so that their probability is exactly 0. A squashed action is stored before tanh, where its
-density is Gaussian.
+The outputs of one row are logits (the discrete parts side by side, one logit for a binary part), then means (followed
+by log standard deviations where these depend on the state). Only mixed actions have both; their parts are independent
+given the observation, so log-probabilities, entropies and KL are sums over the parts. `head` is
+`parameter_layout.head_table`. Masked options get a very low logit, so that their probability is exactly 0. A squashed
+action is stored before tanh, where its density is Gaussian.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import numpy as np
 
 from slipstream.contracts import Array
 from slipstream.policies.linear_algebra import HALF, ONE, TWO, ZERO, exponential, hyperbolic_tangent, logistic, softplus
-from slipstream.policies.parameter_layout import DISCRETE, HEAD_KIND, HEAD_OUTPUTS, HEAD_PARTS, SQUASHED, SQUASHED_OWN
+from slipstream.policies.parameter_layout import (
+    HEAD_KIND,
+    HEAD_MEANS,
+    HEAD_OUTPUTS,
+    HEAD_PARTS,
+    SQUASHED,
+    SQUASHED_OWN,
+)
 from slipstream.system.numba_compile import Number, compiled_fused
 from slipstream.system.rng import uniform
 
@@ -95,7 +103,7 @@ def log_squash(x: Number) -> Number:
 
 @compiled_fused
 def log_std_of(outputs: Array, log_std: Array, head: Array, k: int) -> Number:
-    """The log standard deviation of dimension `k` of a continuous action."""
+    """The log standard deviation of continuous part `k`."""
     if head[HEAD_KIND] == SQUASHED_OWN:
         return min(max(outputs[head[HEAD_OUTPUTS] + k], LOG_STD_LOW), LOG_STD_HIGH)
     return log_std[k]
@@ -113,17 +121,8 @@ def sample(
     outputs: Array, log_std: Array, head: Array, streams: Array, row: int, probs: Array, action: Array
 ) -> Number:
     """Sample an action with the RNG stream of `row`, write it to `action`, and return its log-probability."""
-    log_prob = ZERO
-    if head[HEAD_KIND] != DISCRETE:
-        for k in range(head[HEAD_OUTPUTS]):
-            noise, log_sigma = standard_normal(streams, row), log_std_of(outputs, log_std, head, k)
-            action[k] = outputs[k] + noise * exponential(log_sigma)
-            log_prob -= HALF * noise * noise + log_sigma + HALF_LOG_2PI
-            if head[HEAD_KIND] >= SQUASHED:
-                log_prob -= log_squash(action[k])
-        return log_prob
-    start = 0
-    for part in range(head.size - HEAD_PARTS):
+    log_prob, start, parts = ZERO, 0, head.size - HEAD_PARTS
+    for part in range(parts):
         size = head[HEAD_PARTS + part]
         threshold = uniform(streams, row)
         if size < 0:
@@ -143,18 +142,21 @@ def sample(
         action[part] = choice
         log_prob += outputs[start + choice] - normaliser
         start += size
+    for k in range(head[HEAD_MEANS]):
+        noise, log_sigma = standard_normal(streams, row), log_std_of(outputs, log_std, head, k)
+        number = outputs[start + k] + noise * exponential(log_sigma)
+        action[parts + k] = number
+        log_prob -= HALF * noise * noise + log_sigma + HALF_LOG_2PI
+        if head[HEAD_KIND] >= SQUASHED:
+            log_prob -= log_squash(number)
     return log_prob
 
 
 @compiled_fused
 def greedy(outputs: Array, head: Array, action: Array) -> None:
     """Write the mode of the distribution to `action`."""
-    if head[HEAD_KIND] != DISCRETE:
-        for k in range(head[HEAD_OUTPUTS]):
-            action[k] = outputs[k]
-        return
-    start = 0
-    for part in range(head.size - HEAD_PARTS):
+    start, parts = 0, head.size - HEAD_PARTS
+    for part in range(parts):
         size = head[HEAD_PARTS + part]
         if size < 0:
             action[part] = 1 if outputs[start] > ZERO else 0
@@ -166,6 +168,8 @@ def greedy(outputs: Array, head: Array, action: Array) -> None:
                 best = j
         action[part] = best
         start += size
+    for k in range(head[HEAD_MEANS]):
+        action[parts + k] = outputs[start + k]
 
 
 @compiled_fused
@@ -176,37 +180,34 @@ def log_prob_and_entropy(
 
     The entropy of a squashed Gaussian is that of the Gaussian plus the mean of `log_squash`, by quadrature.
     """
-    log_prob, entropy = ZERO, ZERO
-    if head[HEAD_KIND] != DISCRETE:
-        for k in range(head[HEAD_OUTPUTS]):
-            log_sigma = log_std_of(outputs, log_std, head, k)
-            noise = (action[k] - outputs[k]) * exponential(-log_sigma)
-            probs[k] = noise
-            log_prob -= HALF * noise * noise + log_sigma + HALF_LOG_2PI
-            entropy += log_sigma + HALF_LOG_2PI + HALF
-            if head[HEAD_KIND] >= SQUASHED:
-                log_prob -= log_squash(action[k])
-                for i in range(HERMITE_NODES.size):
-                    entropy += HERMITE_WEIGHTS[i] * log_squash(outputs[k] + exponential(log_sigma) * HERMITE_NODES[i])
-    else:
-        start = 0
-        for part in range(head.size - HEAD_PARTS):
-            size = head[HEAD_PARTS + part]
-            if size < 0:
-                logit = outputs[start]
-                probs[start] = binary_prob(logit)
-                log_prob -= softplus(-logit) if action[part] else softplus(logit)
-                if abs(logit) < SURE:
-                    entropy += softplus(logit) - logit * probs[start]
-                start += 1
-                continue
-            normaliser = softmax_part(outputs, start, size, probs)
-            log_prob += outputs[start + np.int64(action[part])] - normaliser
-            mean = ZERO
-            for j in range(start, start + size):
-                mean += probs[j] * max(outputs[j], LOWEST)
-            entropy += normaliser - mean
-            start += size
+    log_prob, entropy, start, parts = ZERO, ZERO, 0, head.size - HEAD_PARTS
+    for part in range(parts):
+        size = head[HEAD_PARTS + part]
+        if size < 0:
+            logit = outputs[start]
+            probs[start] = binary_prob(logit)
+            log_prob -= softplus(-logit) if action[part] else softplus(logit)
+            if abs(logit) < SURE:
+                entropy += softplus(logit) - logit * probs[start]
+            start += 1
+            continue
+        normaliser = softmax_part(outputs, start, size, probs)
+        log_prob += outputs[start + np.int64(action[part])] - normaliser
+        mean = ZERO
+        for j in range(start, start + size):
+            mean += probs[j] * max(outputs[j], LOWEST)
+        entropy += normaliser - mean
+        start += size
+    for k in range(head[HEAD_MEANS]):
+        log_sigma, centre, number = log_std_of(outputs, log_std, head, k), outputs[start + k], action[parts + k]
+        noise = (number - centre) * exponential(-log_sigma)
+        probs[start + k] = noise
+        log_prob -= HALF * noise * noise + log_sigma + HALF_LOG_2PI
+        entropy += log_sigma + HALF_LOG_2PI + HALF
+        if head[HEAD_KIND] >= SQUASHED:
+            log_prob -= log_squash(number)
+            for i in range(HERMITE_NODES.size):
+                entropy += HERMITE_WEIGHTS[i] * log_squash(centre + exponential(log_sigma) * HERMITE_NODES[i])
     result[0] = log_prob
     result[1] = entropy
 
@@ -227,27 +228,6 @@ def add_log_prob_gradient(
 
     Call `log_prob_and_entropy` for the same row first. d(loss)/d(log_std) is added to `log_std_result`.
     """
-    if head[HEAD_KIND] != DISCRETE:
-        for k in range(head[HEAD_OUTPUTS]):
-            noise, log_sigma = probs[k], log_std_of(outputs, log_std, head, k)
-            sigma = exponential(log_sigma)
-            by_mean, by_log_sigma = (
-                by_log_prob * noise * exponential(-log_sigma),
-                by_log_prob * (noise * noise - ONE) + by_entropy,
-            )
-            if head[HEAD_KIND] >= SQUASHED:
-                for i in range(HERMITE_NODES.size):
-                    squash_term = (
-                        -TWO
-                        * hyperbolic_tangent(outputs[k] + sigma * HERMITE_NODES[i])
-                        * HERMITE_WEIGHTS[i]
-                        * by_entropy
-                    )
-                    by_mean += squash_term
-                    by_log_sigma += squash_term * sigma * HERMITE_NODES[i]
-            result[k] = by_mean
-            log_std_result[k] += by_log_sigma
-        return
     start = 0
     for part in range(head.size - HEAD_PARTS):
         size = head[HEAD_PARTS + part]
@@ -268,6 +248,25 @@ def add_log_prob_gradient(
             result[j] = -probs[j] * (by_log_prob + by_entropy * (max(outputs[j], LOWEST) - mean))
         result[start + np.int64(action[part])] += by_log_prob
         start += size
+    for k in range(head[HEAD_MEANS]):
+        noise, log_sigma = probs[start + k], log_std_of(outputs, log_std, head, k)
+        sigma = exponential(log_sigma)
+        by_mean, by_log_sigma = (
+            by_log_prob * noise * exponential(-log_sigma),
+            by_log_prob * (noise * noise - ONE) + by_entropy,
+        )
+        if head[HEAD_KIND] >= SQUASHED:
+            for i in range(HERMITE_NODES.size):
+                squash_term = (
+                    -TWO
+                    * hyperbolic_tangent(outputs[start + k] + sigma * HERMITE_NODES[i])
+                    * HERMITE_WEIGHTS[i]
+                    * by_entropy
+                )
+                by_mean += squash_term
+                by_log_sigma += squash_term * sigma * HERMITE_NODES[i]
+        result[start + k] = by_mean
+        log_std_result[k] += by_log_sigma
 
 
 @compiled_fused
@@ -283,21 +282,10 @@ def add_kl_gradient(
 ) -> Number:
     """Return KL(policy || other) of a row and add `weight` times its gradient to `result`.
 
-    `other` holds the masked outputs of the reference, for continuous actions followed by their log deviations. Call it
+    `other` holds the masked outputs of the reference, followed by the log deviations of continuous parts. Call it
     after `add_log_prob_gradient` of the same row, which writes `result` and the probabilities of switches.
     """
-    divergence = ZERO
-    if head[HEAD_KIND] != DISCRETE:
-        count = head[HEAD_OUTPUTS]
-        for k in range(count):
-            gap, log_dev, log_other = outputs[k] - other[k], log_std[k], other[count + k]
-            inverse = exponential(-TWO * log_other)
-            ratio = exponential(TWO * (log_dev - log_other))
-            divergence += log_other - log_dev + HALF * (ratio + gap * gap * inverse) - HALF
-            result[k] += weight * gap * inverse
-            log_std_result[k] += weight * (ratio - ONE)
-        return divergence
-    start = 0
+    divergence, start = ZERO, 0
     for part in range(head.size - HEAD_PARTS):
         size = head[HEAD_PARTS + part]
         if size < 0:
@@ -323,6 +311,13 @@ def add_kl_gradient(
                 result[j] += weight * probs[j] * ((outputs[j] - own) - (other[j] - shift) - part_sum)
         divergence += part_sum
         start += size
+    for k in range(head[HEAD_MEANS]):
+        gap, log_dev, log_other = outputs[start + k] - other[start + k], log_std[k], other[head[HEAD_OUTPUTS] + k]
+        inverse = exponential(-TWO * log_other)
+        ratio = exponential(TWO * (log_dev - log_other))
+        divergence += log_other - log_dev + HALF * (ratio + gap * gap * inverse) - HALF
+        result[start + k] += weight * gap * inverse
+        log_std_result[k] += weight * (ratio - ONE)
     return divergence
 
 
@@ -351,16 +346,20 @@ def select_action(
 
 @compiled_fused
 def bound_row(row: int, raw: Array, low: Array, high: Array, squash: bool, out: Array) -> None:
-    """Map a row of policy actions from [-1, 1] to [low, high]; dimensions without finite bounds are unchanged.
+    """Map the continuous parts of a policy action from [-1, 1] to [low, high]; discrete parts are copied.
 
-    With `squash` actions pass through tanh first, otherwise they are clipped to [-1, 1].
+    With `squash` they pass through tanh first, otherwise they are clipped to [-1, 1]. Parts without finite bounds are
+    not scaled.
     """
-    for k in range(raw.shape[1]):
-        x = hyperbolic_tangent(raw[row, k]) if squash else raw[row, k]
+    discrete = raw.shape[1] - low.size
+    for k in range(discrete):
+        out[row, k] = raw[row, k]
+    for k in range(low.size):
+        x = hyperbolic_tangent(raw[row, discrete + k]) if squash else raw[row, discrete + k]
         if math.isfinite(low[k]) and math.isfinite(high[k]):
             x = min(max(x, -ONE), ONE)
             x = low[k] + (x + ONE) * HALF * (high[k] - low[k])
-        out[row, k] = x
+        out[row, discrete + k] = x
 
 
 @compiled_fused

@@ -38,12 +38,9 @@ class Encoder(nn.Module):
 
     def forward(self, rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
         """Normalise the vectors by `mean` and `scale`, encode the other fields, and concatenate."""
-        vectors = rows if self.obs.plain else rows[:, : 4 * self.obs.floats].contiguous().view(torch.float32)
-        numbers = (vectors - mean) * scale
-        parts = [torch.where(scale == 1, numbers, numbers.clamp(-LIMIT, LIMIT))]
+        parts = [normalise(self.obs, rows, mean, scale)]
         for field, reader in zip(self.fields, self.readers, strict=True):
-            start = self.obs.places[field.name][1]
-            parts.append(reader(rows[:, start : start + field.bytes].reshape(-1, *field.shape)))
+            parts.append(reader(bytes_of(self.obs, field, rows)))
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
     def hidden_modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -51,6 +48,30 @@ class Encoder(nn.Module):
         for field, reader in zip(self.fields, self.readers, strict=True):
             for number, module in enumerate(reader.stages):  # type: ignore[arg-type]
                 yield f"{field.name or field.kind}.{number}", module
+
+
+def normalise(obs: ObsSpec, rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """The vectors [rows, floats] of observations, normalised and clipped; a scale of 1 leaves a number as it is."""
+    vectors = rows if obs.plain else rows[:, : 4 * obs.floats].contiguous().view(torch.float32)
+    numbers = (vectors - mean) * scale
+    return torch.where(scale == 1, numbers, numbers.clamp(-LIMIT, LIMIT))
+
+
+def bytes_of(obs: ObsSpec, field: ObsField, rows: Tensor) -> Tensor:
+    """An image or set of tokens [rows, *shape] of observations."""
+    start = obs.places[field.name][1]
+    return rows[:, start : start + field.bytes].reshape(-1, *field.shape)
+
+
+def split_fields(obs: ObsSpec, rows: Tensor, mean: Tensor, scale: Tensor) -> dict[str, Tensor]:
+    """The fields of observations by name (`obs` for a single array): normalised vectors, images and tokens as bytes."""
+    vectors = [field for field in obs.fields if field.kind == "vector"]
+    numbers = torch.split(normalise(obs, rows, mean, scale), [field.shape[0] for field in vectors], -1)
+    found = {field.name: part for field, part in zip(vectors, numbers, strict=True)}
+    return {
+        field.name or "obs": found[field.name] if field.kind == "vector" else bytes_of(obs, field, rows)
+        for field in obs.fields
+    }
 
 
 def make_field_encoder(field: ObsField, policy: PolicySettings) -> ImageEncoder | TokenEncoder:

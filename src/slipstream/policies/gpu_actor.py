@@ -20,6 +20,7 @@ from slipstream.contracts import Array
 from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.distributions import select_action
 from slipstream.policies.torch_policy import ActorCritic, torch_threads
+from slipstream.policies.user_network import check_finite
 from slipstream.system.gpu_kernels import capture, launch
 from slipstream.system.numba_compile import compiled_fused
 from slipstream.system.slab import Field
@@ -112,8 +113,9 @@ class GPUActor:
     ) -> None:
         self.design, self.device, self.precision = design, device, precision
         cuda = torch.device(device).type == "cuda"
-        self.graphs = graphs and cuda
-        self.graph_error = ""
+        own = design.policy.network is not None
+        self.graphs = graphs and cuda and not own
+        self.graph_error = "your own network may synchronise with the host" if graphs and cuda and own else ""
         """Why CUDA graphs were requested but are not used."""
         self.policy = ActorCritic(design).to(device).requires_grad_(False)
         numbers = torch.zeros(2, design.numbers)
@@ -179,6 +181,7 @@ class GPUActor:
                 self._step += 1
         if self._done is not None:
             self._done.synchronize()
+        check_finite(self.design.policy.network, host["value"][rows])
         for name, array in (("streams", streams), ("states", states), *out._asdict().items()):
             if array.size:
                 np.copyto(array, host[name]) if all_rows else array.__setitem__(rows, host[name][rows])

@@ -184,7 +184,7 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """A network: hidden layers, recurrent layers and a head, one after another."""
+    """A network: hidden and recurrent layers and a head, one after another."""
 
     name: str
     inputs: int
@@ -196,6 +196,8 @@ class NetworkSpec:
     """GRU, LSTM, or DENSE for none."""
     memory_size: int = 0
     memory_layers: int = 1
+    memory_first: bool = False
+    """Whether the recurrent layers come before the hidden layers."""
     joined: int = 0
     """Width of the layer that reads pooled tokens, before all others; 0: there is none."""
 
@@ -210,11 +212,11 @@ class NetworkSpec:
 
         if self.joined:
             add(JOIN, DENSE, self.joined, "relu", False)
-        for index, width in enumerate(self.hidden):
-            add(str(index), DENSE, width, self.activation, self.norm)
-        if self.memory:
-            for index in range(self.memory_layers):
-                add(str(index), self.memory, self.memory_size, "none", False)
+        hidden = [(str(n), DENSE, width, self.activation, self.norm) for n, width in enumerate(self.hidden)]
+        layers_of_memory = self.memory_layers if self.memory else 0
+        memory = [(str(n), self.memory, self.memory_size, "none", False) for n in range(layers_of_memory)]
+        for layer in [*memory, *hidden] if self.memory_first else [*hidden, *memory]:
+            add(*layer)
         add("head", DENSE, self.outputs, "none", False)
         return layers
 
@@ -355,20 +357,26 @@ class NetworkLayout(ParameterLayout):
         return named
 
 
-HEAD_KIND, HEAD_OUTPUTS, HEAD_VALUE, HEAD_LOG_STD, HEAD_PARTS = 0, 1, 2, 3, 4
-"""The entries of a head table; from HEAD_PARTS on, the options of each part of a discrete action."""
+HEAD_KIND, HEAD_OUTPUTS, HEAD_VALUE, HEAD_LOG_STD, HEAD_MEANS, HEAD_PARTS = 0, 1, 2, 3, 4, 5
+"""The entries of a head table; from HEAD_PARTS on, the options of each discrete part.
+
+The first outputs are the logits of the discrete parts, the last HEAD_MEANS of the HEAD_OUTPUTS outputs are means.
+"""
 DISCRETE, GAUSSIAN, SQUASHED, SQUASHED_OWN = 0, 1, 2, 3
-"""Kinds of head: logits; means with a state-independent std; the same squashed by tanh; squashed, std per state."""
+"""Kinds of head: logits only; means with a state-independent std; the same squashed by tanh; squashed, std per state.
+
+A head with means has logits too if actions are mixed.
+"""
 
 
 def head_table(action: ActionSpec, squash: bool, state_std: bool, value_column: int, log_std: int) -> Array:
     """The head table, which describes the action distribution to the kernels; see HEAD_KIND and the names beside it."""
     kind = DISCRETE
-    if action.kind == "continuous":
+    if action.continuous_parts:
         kind = SQUASHED_OWN if state_std else SQUASHED if squash else GAUSSIAN
     binary_parts = action.binary or (False,) * len(action.sizes)
     parts = [BINARY if binary else size for size, binary in zip(action.sizes, binary_parts, strict=True)]
-    return np.array([kind, action.outputs, value_column, log_std, *parts], np.int64)
+    return np.array([kind, action.outputs, value_column, log_std, action.continuous_parts, *parts], np.int64)
 
 
 class PolicyLayout(NetworkLayout):
@@ -384,12 +392,12 @@ class PolicyLayout(NetworkLayout):
         encoder_slots: Callable[[str, int], tuple[UnpaddedSlot, ...]] | None = None,
     ) -> None:
         """`encoder_slots` gives the encoder's arrays, which are not in the table, by network name and offset."""
-        outputs = action.outputs * (2 if action.kind == "continuous" and not value else 1)
+        outputs = action.outputs + (0 if value else action.continuous_parts)
         width = {"policy": outputs, "value": 1, "trunk": outputs + 1}
         names = ("trunk",) if value and shared else ("policy", "value") if value else ("policy",)
         networks = tuple(replace(network, name=name, outputs=width[name]) for name in names)
-        log_std_slot = action.kind == "continuous" and value
-        extra = (("log_std", action.outputs),) if log_std_slot else ()
+        log_std_slot = action.continuous_parts > 0 and value
+        extra = (("log_std", action.continuous_parts),) if log_std_slot else ()
         super().__init__(networks, extra, to_input=encoder_slots is not None)
         self.action = action
         self._gains = {"policy": ((outputs, 0.01),), "value": ((1, 1.0),), "trunk": ((outputs, 0.01), (1, 1.0))}

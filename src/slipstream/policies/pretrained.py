@@ -387,6 +387,11 @@ def _run_trunk(name: str, folder: Path) -> Trunk:
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not describe its policy.", "this version did not write it") from error
     images = [field for field in design.obs.fields if field.kind == "image"]
+    if design.policy.network is not None:
+        raise ConfigError(
+            f"`{name}` cannot be a trunk: its policy is the network `{design.policy.network}`.",
+            "use a run whose policy has an image encoder (policy.image)",
+        )
     if design.frozen or len(images) != 1:
         problem = "uses a frozen trunk itself" if design.frozen else f"reads {len(images)} images"
         hint = (
@@ -396,7 +401,7 @@ def _run_trunk(name: str, folder: Path) -> Trunk:
     policy = ActorCritic(design)
     arrays = checkpoint.groups["policy"]
     policy.load_state_dict({key: torch.from_numpy(arrays[key]) for key, _ in policy.named_parameters()})
-    encoder = policy.networks()[0].encoder
+    encoder: Any = policy.networks()[0].encoder
     stages: Any = encoder.readers[encoder.fields.index(images[0])].stages
     channels, height, width = images[0].planes
     return Trunk(name, stages, (height, width), channels, {"kind": "run", "image": design.policy.image})

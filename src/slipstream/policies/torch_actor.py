@@ -11,6 +11,7 @@ from slipstream.policies.distributions import select_action
 from slipstream.policies.linear_algebra import CHUNK
 from slipstream.policies.parameter_layout import UnpaddedSlot
 from slipstream.policies.torch_policy import ActorCritic, torch_threads
+from slipstream.policies.user_network import check_finite
 from slipstream.system.numba_compile import compiled_fused
 
 
@@ -105,4 +106,5 @@ class TorchActor:
                 if advance and states.shape[1]:
                     states[block] = result.state.numpy()
                 low = high
+        check_finite(self.design.policy.network, outputs, values)
         return outputs, values

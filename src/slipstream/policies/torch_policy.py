@@ -29,6 +29,7 @@ from slipstream.policies.distributions import (
 from slipstream.policies.encoders import Encoder
 from slipstream.policies.parameter_layout import COLUMNS, DENSE, KIND, STATE, STATES
 from slipstream.policies.pretrained import head_design, make_trunk_encoder
+from slipstream.policies.user_network import UserNetwork
 from slipstream.settings import PolicySettings
 
 MASKED_LOGIT = float(MASKED)
@@ -42,7 +43,7 @@ EMBEDDING_STD = 0.1
 class PolicyOutput(NamedTuple):
     """The output of a forward pass."""
 
-    outputs: Tensor  # [samples, outputs]: logits, or means (and log standard deviations)
+    outputs: Tensor  # [samples, outputs]: logits, then means (and log standard deviations)
     value: Tensor  # [samples]
     features: Tensor  # [samples, units]: the input of the policy's head
     state: Tensor  # [lanes, size]: the recurrent state after the last step
@@ -103,13 +104,17 @@ class TorchNetwork(nn.Module):
     def __init__(self, obs: ObsSpec, policy: PolicySettings, outputs: int) -> None:
         super().__init__()
         self.encoder = Encoder(obs, policy)
-        widths = [self.encoder.width, *policy.hidden]
+        recurrent, first = policy.memory != "none", policy.memory != "none" and policy.memory_first
+        self.memory_first = first
+        widths = [policy.memory_size if first else self.encoder.width, *policy.hidden]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in policy.hidden if policy.layer_norm)
         self.activations = nn.ModuleList(ACTIVATIONS[policy.activation]() for _ in policy.hidden)
         self.memory: nn.RNNBase | None = None
-        if policy.memory != "none":
-            self.memory = RECURRENT[policy.memory](widths[-1], policy.memory_size, policy.memory_layers)  # type: ignore[arg-type]
+        if recurrent:
+            inputs = self.encoder.width if first else widths[-1]
+            self.memory = RECURRENT[policy.memory](inputs, policy.memory_size, policy.memory_layers)  # type: ignore[arg-type]
+        if recurrent and not first:
             widths.append(policy.memory_size)
         self.memory_outputs = nn.ModuleList(nn.Identity() for _ in range(self.memory.num_layers if self.memory else 0))
         """One module per recurrent layer that returns its output, so that forward hooks can read it."""
@@ -119,15 +124,19 @@ class TorchNetwork(nn.Module):
         self, obs: Tensor, mean: Tensor, scale: Tensor, state: Tensor, pieces: SequencePieces
     ) -> tuple[Tensor, Tensor]:
         """Return the input of the head, and the recurrent states [lanes, layers, parts, units] after it."""
-        x = self.feedforward(obs, mean, scale)
+        x = self.encoder(obs, mean, scale) if self.memory_first else self.feedforward(obs, mean, scale)
         if self.memory is None:
             return x, state
         with torch.autocast(x.device.type, enabled=False):  # in fp32: rounding errors accumulate over steps
-            return self.recurrent(x.float(), state, pieces)
+            x, state = self.recurrent(x.float(), state, pieces)
+        return self.hidden(x) if self.memory_first else x, state
 
     def feedforward(self, obs: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
         """Run the encoder and the hidden layers; without recurrent layers the result is the input of the head."""
-        x: Tensor = self.encoder(obs, mean, scale)
+        return self.hidden(self.encoder(obs, mean, scale))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """Run the hidden layers."""
         for number, (layer, activate) in enumerate(zip(self.layers, self.activations, strict=True)):
             x = layer(x)
             x = activate(self.norms[number](x) if self.norms else x)
@@ -181,9 +190,10 @@ class ActorCritic(nn.Module):
             widths, self.names = {"trunk": outputs + 1}, ["trunk"]
         with torch.random.fork_rng(devices=[]):
             for name, width in widths.items():
-                self.add_module(name, TorchNetwork(head.obs, head.policy, width))
-        if action.kind == "continuous" and design.value:
-            self.log_std = nn.Parameter(torch.zeros(action.outputs))
+                kind = TorchNetwork if head.policy.network is None else UserNetwork
+                self.add_module(name, kind(head.obs, head.policy, width))
+        if action.continuous_parts and design.value:
+            self.log_std = nn.Parameter(torch.zeros(action.continuous_parts))
         self.register_buffer("columns", torch.from_numpy(state_columns(design, len(widths))), persistent=False)
 
     def forward(
@@ -196,8 +206,9 @@ class ActorCritic(nn.Module):
         has their layout.
         """
         obs = obs if self.trunk_encoder is None else self.trunk_encoder(obs)
-        pieces = split_sequences(episode_start, len(state))
-        states = state[:, self.columns].unbind(1)  # of each network [lanes, layers, parts, units]
+        own = self.design.policy.network is not None
+        pieces = episode_start if own else split_sequences(episode_start, len(state))
+        states = self._split_state(state)
         outputs, features, after = [], [], []
         for network, before in zip(self.networks(), states, strict=True):
             if self.checkpointing and torch.is_grad_enabled():
@@ -209,19 +220,36 @@ class ActorCritic(nn.Module):
             outputs.append(network.head(x))
             features.append(x)
             after.append(new_state)
-        end = torch.zeros_like(state)
-        end[:, self.columns] = torch.stack(after, 1)
+        end = self._join_state(after, state)
         policy = outputs[0][:, : self.design.outputs]
         value = outputs[-1][:, -1] if self.design.value else torch.zeros_like(policy[:, 0])
         return PolicyOutput(policy, value, features[0], end)
 
+    def _split_state(self, state: Tensor) -> tuple[Tensor, ...]:
+        """The state of each network [lanes, layers, parts, units]; that of the user's own network is [lanes, size]."""
+        if self.design.policy.network is not None:
+            return state.tensor_split(len(self.names), 1)
+        return state[:, self.columns].unbind(1)
+
+    def _join_state(self, states: list[Tensor], before: Tensor) -> Tensor:
+        """The inverse of `_split_state`; `before` is a state of the same shape."""
+        if self.design.policy.network is not None:
+            return states[0] if len(states) == 1 else torch.cat(states, 1)
+        joined = torch.zeros_like(before)
+        joined[:, self.columns] = torch.stack(states, 1)
+        return joined
+
     def log_prob_and_entropy(self, outputs: Tensor, action: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy of actions [samples, parts]; squashed actions are given before tanh."""
-        if self.design.action.kind == "continuous":
-            mean, log_std = self._mean_and_log_std(outputs)
-            log_prob = self._gaussian_log_prob((action - mean) * torch.exp(-log_std), log_std, action)
-            return log_prob, self._gaussian_entropy(mean, log_std)
+        """Log-probability and entropy of actions [samples, parts]; squashed actions are given before tanh.
+
+        The parts are independent given the observation: both are sums over the parts.
+        """
         log_prob, entropy = torch.zeros_like(outputs[:, 0]), torch.zeros_like(outputs[:, 0])
+        if self.design.action.continuous_parts:
+            mean, log_std = self._mean_and_log_std(outputs)
+            numbers = action[:, self.design.action.discrete_parts :]
+            log_prob = self._gaussian_log_prob((numbers - mean) * torch.exp(-log_std), log_std, numbers)
+            entropy = self._gaussian_entropy(mean, log_std)
         for part, (logits, binary) in enumerate(self._parts(self.apply_mask(outputs, mask))):
             chosen = action[:, part : part + 1]
             if binary:
@@ -241,14 +269,14 @@ class ActorCritic(nn.Module):
         return torch.tanh(action), self._gaussian_log_prob(noise, log_std, action)
 
     def kl_divergence(self, outputs: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
-        """KL(policy || other) of each sample; `other` holds masked logits, or means and log standard deviations."""
-        if self.design.action.kind == "continuous":
+        """KL(policy || other) of each sample; `other` holds masked logits, then means and log standard deviations."""
+        total = torch.zeros_like(outputs[:, 0])
+        if count := self.design.action.continuous_parts:
             mean, log_std = self._mean_and_log_std(outputs)
-            other_mean, other_log_std = other.chunk(2, -1)
+            other_mean, other_log_std = other[:, -2 * count :].chunk(2, -1)
             ratio = (2 * (log_std - other_log_std)).exp()
             gap = (mean - other_mean) * (-other_log_std).exp()
-            return (other_log_std - log_std + 0.5 * (ratio + gap.square()) - 0.5).sum(-1)
-        total = torch.zeros_like(outputs[:, 0])
+            total = (other_log_std - log_std + 0.5 * (ratio + gap.square()) - 0.5).sum(-1)
         both = zip(self._parts(self.apply_mask(outputs, mask)), self._parts(other), strict=True)
         for (logits, binary), (other_logits, _) in both:
             if binary:
@@ -260,9 +288,9 @@ class ActorCritic(nn.Module):
             total = total + (log_probs.exp() * (log_probs - torch.log_softmax(other_logits, -1))).sum(-1)
         return total
 
-    def networks(self) -> list[TorchNetwork]:
+    def networks(self) -> list[TorchNetwork | UserNetwork]:
         """The shared network, or those of policy and value."""
-        return [cast(TorchNetwork, self.get_submodule(name)) for name in self.names]
+        return [cast(TorchNetwork | UserNetwork, self.get_submodule(name)) for name in self.names]
 
     def hidden_modules(self) -> dict[str, nn.Module]:
         """The modules whose outputs are those of the hidden layers, by name."""
@@ -282,19 +310,25 @@ class ActorCritic(nn.Module):
             else:
                 logits = logits.masked_fill(allowed == 0, MASKED_LOGIT)
             parts.append(logits)
-        return torch.cat(parts, -1)
+        return torch.cat([*parts, outputs[..., self._logits :]], -1)
+
+    @property
+    def _logits(self) -> int:
+        """Number of logits, which are the first outputs."""
+        return self.design.action.outputs - self.design.action.continuous_parts
 
     def _parts(self, outputs: Tensor) -> Iterator[tuple[Tensor, bool]]:
-        """The logits of each part of a discrete action, and whether the part is binary (one logit)."""
+        """The logits of each discrete part, and whether the part is binary (one logit)."""
         action = self.design.action
-        binary = action.binary or (False,) * action.parts
+        binary = action.binary or (False,) * action.discrete_parts
         sizes = [1 if one_logit else size for size, one_logit in zip(action.sizes, binary, strict=True)]
-        return zip(torch.split(outputs, sizes, -1), binary, strict=True)
+        return zip(torch.split(outputs[..., : self._logits], sizes, -1), binary, strict=True)
 
     def _mean_and_log_std(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        means = outputs[..., self._logits :]
         if self.design.value:
-            return outputs, self.log_std.expand_as(outputs)
-        mean, log_std = outputs.chunk(2, -1)
+            return means, self.log_std.expand_as(means)
+        mean, log_std = means.chunk(2, -1)
         return mean, log_std.clamp(float(LOG_STD_LOW), float(LOG_STD_HIGH))
 
     def _gaussian_log_prob(self, noise: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
@@ -322,6 +356,8 @@ def state_columns(design: Design, networks: int) -> Array:
     The kernels pad each part; designs that only torch can run have no padding.
     """
     p = design.policy
+    if p.network is not None:
+        return np.zeros((networks, 0), np.int64)
     shape = networks, p.memory_layers, STATES.get(MEMORIES[p.memory], 0), p.memory_size
     if not design.fused or p.memory == "none":
         return np.arange(prod(shape)).reshape(shape)
@@ -349,15 +385,21 @@ def initial_weights(design: Design, seed: int) -> dict[str, Array]:
 
     After the encoders they equal those of a design whose observation is the feature vector. In the encoders,
     convolutions and matrices are orthogonal with gain sqrt(2). The last convolution of each residual block is 0:
-    otherwise six residual blocks in a row would multiply their input.
+    otherwise six residual blocks in a row would multiply their input. The user's own network keeps the weights of its
+    constructor, which draws them from torch's RNG.
     """
-    policy = ActorCritic(design)
-    after_encoder = replace(design, obs=vector_obs(policy.networks()[0].encoder.width))
-    named = after_encoder.weights.named(after_encoder.initial_weights(seed))
-    generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 0xE7E]).generate_state(1)[0]))
-    with torch.no_grad(), torch_threads(1):  # the last bits of an orthogonal matrix depend on the number of threads
+    torch_seed = int(np.random.SeedSequence([seed, 0xE7E]).generate_state(1)[0])
+    generator = torch.Generator().manual_seed(torch_seed)
+    # The last bits of an orthogonal matrix depend on the number of threads.
+    with torch.no_grad(), torch_threads(1), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed)
+        policy = ActorCritic(design)
+        named = _initial_layers(design, policy.networks()[0], seed)
         for name, parameter in policy.named_parameters():
             if name in named:
+                continue
+            if design.policy.network is not None:
+                named[name] = parameter.detach().numpy()
                 continue
             if parameter.ndim == 1 or name.endswith(".second.weight"):
                 nn.init.zeros_(parameter)
@@ -367,3 +409,13 @@ def initial_weights(design: Design, seed: int) -> dict[str, Array]:
                 nn.init.orthogonal_(parameter, math.sqrt(2), generator=generator)
             named[name] = parameter.numpy()
     return named
+
+
+def _initial_layers(design: Design, network: TorchNetwork | UserNetwork, seed: int) -> dict[str, Array]:
+    """The initial weights after the encoders, or after the user's own network, by name."""
+    if isinstance(network, UserNetwork):
+        policy = design.policy.model_copy(update={"network": None, "network_options": {}, "hidden": ()})
+        heads = replace(design, obs=vector_obs(network.sizes.features), policy=policy)
+    else:
+        heads = replace(design, obs=vector_obs(network.encoder.width))
+    return heads.weights.named(heads.initial_weights(seed))

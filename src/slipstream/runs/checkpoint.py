@@ -290,7 +290,7 @@ def find(run: RunDir, which: str = "latest") -> Path:
     available = steps_of(run)
     hint = f"available: {', '.join(f'`run:{run.path}@{steps}`' for steps in available)}"
     if not available:
-        hint = f"train further with `slipstream resume {run.path}`, or give another run"
+        hint = f"train further with `{run.resume_command}`, or give another run"
         raise CheckpointError(f"{run.path} has no checkpoint yet.", hint=hint)
     if which == "latest":
         return _path_of(run, available[-1])

@@ -1,13 +1,15 @@
 """The progress display of training, on stderr.
 
-On a terminal it is a panel that is redrawn in place; elsewhere it prints a line every few seconds. `show` only stores
-the view; a thread draws it at most four times per second if it changed.
+On a terminal it is a panel that is redrawn in place, in a notebook one line that is updated; elsewhere it prints a line
+every few seconds. `show` only stores the view; a thread draws the panel at most four times per second if it changed.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import html
+import importlib
 import math
 import sys
 import threading
@@ -31,6 +33,7 @@ else:
 
 REFRESH_S = 0.25
 PLAIN_EVERY_S = 5.0
+NOTEBOOK_EVERY_S = 0.5
 WIDTH = 80
 INNER = WIDTH - 4
 COLUMNS = (27, 26, 23)  # progress, time, losses; together INNER
@@ -238,15 +241,47 @@ def _safely(draw: Callable[[], T]) -> T | str:
         return f"the display failed: {error!r}"
 
 
-class Display:
-    """A panel on a terminal, plain lines elsewhere; its errors do not end the run."""
+def notebook_line() -> Callable[[str], None] | None:
+    """A function that shows and updates one line in the output of a Jupyter notebook; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if not hasattr(shell, "kernel"):
+        return None
+    handle = importlib.import_module("IPython.display").display({"text/plain": ""}, raw=True, display_id=True)
 
-    def __init__(self, title: str, *, stream: TextIO | None = None, force_plain: bool = False) -> None:
+    def show(line: str) -> None:
+        head, _, rest = line.partition(" | ")
+        text = f"<b>{html.escape(head)}</b>" + "".join(
+            f" &nbsp;·&nbsp; {html.escape(p)}" for p in rest.split(" | ") if p
+        )
+        style = "font-family: monospace; font-size: 90%; line-height: 1.5"
+        handle.update({"text/plain": line, "text/html": f'<div style="{style}">{text}</div>'}, raw=True)
+
+    return show
+
+
+class Display:
+    """A panel on a terminal, a line in a notebook, plain lines elsewhere; its errors do not end the run.
+
+    `notebook` shows a line in place of the one before, by default in the notebook that runs this process, if any.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        *,
+        stream: TextIO | None = None,
+        force_plain: bool = False,
+        notebook: Callable[[str], None] | None = None,
+    ) -> None:
         self.title = title
-        self.stream = sys.stderr if stream is None else stream
-        self._console = Console(file=self.stream)
+        self._notebook = notebook or (None if stream is not None or force_plain else notebook_line())
+        # A notebook shows stderr in red, as if something was wrong.
+        self.stream = stream if stream is not None else sys.stdout if self._notebook else sys.stderr
+        self._console = Console(file=self.stream, force_jupyter=False)
         self._unicode = (self._console.encoding or "").lower().startswith("utf")
         self.live = self._console.is_terminal and not self._console.is_dumb_terminal and not force_plain
+        self.live = self.live and self._notebook is None
         self._view: View = {}
         self._fresh = False
         self._printed_at: float | None = None
@@ -278,7 +313,8 @@ class Display:
         self._view = view
         self._fresh = True
         now = time.monotonic()
-        if not self.live and (self._printed_at is None or now - self._printed_at >= PLAIN_EVERY_S):
+        every = NOTEBOOK_EVERY_S if self._notebook is not None else PLAIN_EVERY_S
+        if not self.live and (self._printed_at is None or now - self._printed_at >= every):
             self._printed_at = now
             self._print_view()
 
@@ -324,8 +360,13 @@ class Display:
 
     def _print_view(self) -> None:
         self._fresh = False
+        line = _safely(lambda: plain_line(self._view))
+        if self._notebook is not None:
+            with contextlib.suppress(Exception):  # the notebook was closed
+                self._notebook(line)
+            return
         with contextlib.suppress(OSError, ValueError):
-            print(_safely(lambda: plain_line(self._view)), file=self.stream, flush=True)
+            print(line, file=self.stream, flush=True)
 
     def _refresh(self) -> None:
         while not self._ended.wait(REFRESH_S):

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from slipstream.errors import MachineError
+from slipstream.errors import ConfigError, MachineError
 from slipstream.runs.display import human_count
 from slipstream.runs.layout import write_bytes
 
@@ -273,12 +273,39 @@ def heatmap(
 
 def plot(path: Path, panels: Sequence[Panel], title: str = "") -> None:
     """Write panels below each other to a PNG file."""
-    most = 2 * PANEL.width
-    charts = [
-        (panel.title, xy_chart(panel.lines, style=panel.style, size=PANEL, along=panel.along, most=most))
-        for panel in panels
-    ]
-    save_png(path, charts, title)
+    Figure(panels, title).save(path)
+
+
+@dataclass(frozen=True, repr=False)
+class Figure:
+    """Panels below each other: shown by notebooks, and saved as a PNG file."""
+
+    panels: Sequence[Panel]
+    title: str = ""
+    wide: bool = False
+    """Whether the charts take the place of the legends."""
+
+    def __repr__(self) -> str:
+        return f"<Figure: {', '.join(panel.title for panel in self.panels)}>"
+
+    def image(self) -> Any:
+        """The figure as a Pillow image."""
+        size = PANEL._replace(width=PNG_WIDTH - 10) if self.wide else PANEL
+        charts = [
+            (one.title, xy_chart(one.lines, style=one.style, size=size, along=one.along, most=2 * size.width))
+            for one in self.panels
+        ]
+        return draw_charts(charts, self.title)
+
+    def save(self, path: str | Path) -> None:
+        """Write a PNG file."""
+        if Path(path).suffix.lower() != ".png":
+            raise ConfigError(f"A figure cannot be saved as `{path}`.", "give a file that ends in .png")
+        save_image(self.image(), Path(path))
+
+    def _repr_png_(self) -> bytes:
+        """The image that a notebook shows."""
+        return _png(self.image())
 
 
 def xy_chart(
@@ -600,9 +627,14 @@ def _svg_shape(shape: Shape) -> str:
 
 def save_png(path: Path, charts: Sequence[tuple[str, Chart]], title: str = "") -> None:
     """Write charts with their headings below each other to a PNG file, with legends on the right."""
+    save_image(draw_charts(charts, title), path)
+
+
+def draw_charts(charts: Sequence[tuple[str, Chart]], title: str = "") -> Any:
+    """Draw charts with their headings below each other as a Pillow image, with legends on the right."""
     from PIL import Image, ImageDraw
 
-    widths = [chart.width + LEGEND_WIDTH * bool(chart.names) for _, chart in charts]
+    widths = [chart.width + LEGEND_WIDTH * (len(chart.names) > 1) for _, chart in charts]
     width, top = int(max(PNG_WIDTH, *widths)), TITLE_HEIGHT if title else 8
     height = top + sum(HEADING_HEIGHT + int(chart.height) for _, chart in charts) + 8
     large = Image.new("RGB", (width * SCALE, height * SCALE), PAGE)
@@ -634,7 +666,7 @@ def save_png(path: Path, charts: Sequence[tuple[str, Chart]], title: str = "") -
         colour, size = DIM if shape.style == "dim" else INK, 10 if shape.style == "tiny" else 12
         anchor = {"start": "ls", "middle": "ms", "end": "rs"}[shape.anchor]
         pen.text((x, y + above), shape.text, colour, font(size), anchor=anchor)
-    save_image(picture, path)
+    return picture
 
 
 def _flat(shapes: Sequence[Shape | Group]) -> Iterator[Shape]:
@@ -682,12 +714,16 @@ def fit_text(pen: Any, text: str, width: float, size: int) -> str:
     return text + "..."
 
 
-def save_image(picture: Any, path: Path) -> None:
-    """Write a Pillow image as PNG."""
+def _png(picture: Any) -> bytes:
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def save_image(picture: Any, path: Path) -> None:
+    """Write a Pillow image as PNG."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, buffer.getvalue())
+        write_bytes(path, _png(picture))
     except OSError as error:
         raise MachineError(f"{path} could not be written: {error.strerror}.", "choose another file") from error

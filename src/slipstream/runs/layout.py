@@ -103,6 +103,16 @@ class RunDir:
         return self.path / "tensorboard"
 
     @property
+    def csv(self) -> Path:
+        """The metrics as a table, if the sink `csv` is used."""
+        return self.path / "metrics.csv"
+
+    @property
+    def trackers(self) -> Path:
+        """The local stores of experiment trackers, and the ids of their runs."""
+        return self.path / "trackers"
+
+    @property
     def lock_file(self) -> Path:
         """Identifies the process that uses the run, while it is in use."""
         return self.path / "lock"
@@ -111,6 +121,21 @@ class RunDir:
     def holds_run(self) -> bool:
         """Whether the directory already contains files of a run."""
         return any(p.exists() for p in (self.config, self.metrics, self.checkpoints, self.provenance))
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules that the run was started with, by `--import`."""
+        try:
+            facts = json.loads(self.provenance.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        modules = facts.get("modules", []) if isinstance(facts, dict) else []
+        return [str(name) for name in modules] if isinstance(modules, list) else []
+
+    @property
+    def resume_command(self) -> str:
+        """The command that resumes the run, with the flags that it needs."""
+        return f"slipstream resume {self.path}" + "".join(f" --import {name}" for name in self.modules)
 
     @classmethod
     def create(cls, path: Path) -> RunDir:
@@ -127,7 +152,7 @@ class RunDir:
         if taken:
             raise CheckpointError(
                 f"{path} already holds a run.",
-                hint=f"resume it with `slipstream resume {path}`, or choose another `--run DIR`",
+                hint=f"resume it with `{run.resume_command}`, or choose another `--run DIR`",
             )
         return run
 

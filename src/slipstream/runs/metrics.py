@@ -1,4 +1,4 @@
-"""metrics.jsonl, mirrored to TensorBoard.
+"""metrics.jsonl, mirrored to TensorBoard and to metrics sinks.
 
 Every row has `steps`. Keys that begin with `time/` or `system/` depend on the clock. All others are equal in a resumed
 and in an uninterrupted run. Writing never raises in the loop: rows that cannot be written are kept in memory.
@@ -19,9 +19,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slipstream.runs.layout import RunDir, plain, write_bytes
+
+if TYPE_CHECKING:
+    from slipstream.runs.sinks import SinkWriter
 
 ROWS_IN_MEMORY = 100_000  # while the disk refuses them
 MIRROR_QUEUE = 10_000
@@ -30,7 +33,7 @@ MIRROR_QUEUE = 10_000
 class Metrics:
     """Appends rows to metrics.jsonl; a row is written completely or not at all."""
 
-    def __init__(self, run: RunDir, tensorboard: bool = True) -> None:
+    def __init__(self, run: RunDir, tensorboard: bool = True, sinks: Sequence[SinkWriter] = ()) -> None:
         self.run = run
         self.problems: list[str] = []
         self._waiting: deque[bytes] = deque(maxlen=ROWS_IN_MEMORY)
@@ -38,6 +41,7 @@ class Metrics:
         self._good = _whole_bytes(run.metrics)  # size of the complete lines
         self._failing = False
         self._mirror = TensorBoardMirror(run.tensorboard, _last_steps(run)) if tensorboard else None
+        self._sinks = sinks
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one row and flush it; NaN and infinity become null. If that fails, the next call tries again."""
@@ -48,17 +52,24 @@ class Metrics:
         self._flush()
         if self._mirror is not None:
             self._mirror.add(row)
+        for sink in self._sinks:
+            sink.log(row["steps"], {key: value for key, value in row.items() if key != "steps"})
 
     def close(self) -> None:
-        """Try once more to write pending rows, and close the mirror."""
+        """Try once more to write pending rows, and close the mirror and the sinks."""
         self._flush()
         self._drop_file()
         if self._mirror is not None:
             self._mirror.close()
+        for sink in self._sinks:
+            sink.close()
 
     def drain_problems(self) -> list[str]:
-        """Return the problems since the last call; a persistent failure is reported once."""
+        """Return the problems since the last call, and what sinks say; a persistent failure is reported once."""
         drained, self.problems = self.problems, []
+        for sink in self._sinks:
+            while not sink.notices.empty():
+                drained.append(sink.notices.get())
         return drained
 
     def _flush(self) -> None:

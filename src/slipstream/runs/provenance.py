@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.config import file_layer, flag_layer, resolve
-from slipstream.errors import CheckpointError
+from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.layout import RunDir, write_json
 from slipstream.settings import Settings
 from slipstream.system.machine import cores, cpu_model, memory_bytes
@@ -78,6 +78,17 @@ def stage_of(run: RunDir) -> str:
     except (OSError, ValueError):
         return "train"
     return str(facts.get("stage", "train")) if isinstance(facts, dict) else "train"
+
+
+def check_modules(run: RunDir, given: Sequence[str]) -> None:
+    """Raise if a run was started with modules that are not given now; nothing in a file is imported."""
+    missing = [name for name in run.modules if name not in given]
+    if missing:
+        flags = " ".join(f"--import {name}" for name in missing)
+        raise ConfigError(
+            f"{run.path} was started with {flags}, which {'is' if len(missing) == 1 else 'are'} missing here.",
+            f"add {flags}: {run.resume_command}; in Python modules={run.modules}",
+        )
 
 
 def read_config(run: RunDir, steps: int | None = None) -> tuple[Settings, str]:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from slipstream.contracts import Array
 from slipstream.demos.edit import split
 from slipstream.demos.quality import check_quality
 from slipstream.demos.reader import Demos
+from slipstream.envs.registry import MINERL_PREFIXES, UserCode, known
 from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, DemoError
+from slipstream.minecraft.env_settings import FORMATS, minerl_options, treechop_settings
 from slipstream.plan import Facts, Plan, make_plan
 from slipstream.policies.design import Design
 from slipstream.runs import provenance
@@ -55,6 +58,8 @@ class CloneResult:
     shares: dict[str, float]
     """Shares of the time: read, learn, validate, log."""
     stopped: str = ""
+    next_steps: tuple[str, ...] = ()
+    """What to do with the clone, one line each, with the command that does it."""
 
     def facts(self) -> dict[str, Any]:
         """The object that `--json` prints."""
@@ -74,6 +79,7 @@ class CloneResult:
             **best,
             "time": self.shares,
             "stopped": self.stopped,
+            "next": list(self.next_steps),
         }
 
 
@@ -94,9 +100,14 @@ class State:
 
 
 def clone(
-    resolved: Resolved, folder: Path, run: Path | None, on_notice: OnNotice, on_progress: Progress
+    resolved: Resolved,
+    folder: Path,
+    run: Path | None,
+    on_notice: OnNotice,
+    on_progress: Progress,
+    code: UserCode | None = None,
 ) -> CloneResult:
-    """Clone the demos in `folder` into a new run."""
+    """Clone the demos in `folder` into a new run; DAgger plays with the user's `code`."""
     began, settings = time.perf_counter(), resolved.settings
     numba_compile.announce(on_notice)
     report = check_quality(folder, limit=settings.clone.quality)
@@ -108,16 +119,21 @@ def clone(
     place = RunDir.create(run or default_path(name))
     with lock(place):
         write_text(place.config, dump(resolved, demos.schema.env))
-        origin = {"stage": "clone", "env": demos.schema.env, "demos": str(folder), "checksum": demos.checksum}
+        code = code or UserCode()
+        origin = {"stage": "clone", "env": demos.schema.env, "modules": list(code.modules)}
+        origin |= {"demos": str(folder), "checksum": demos.checksum}
         write_json(place.provenance, provenance.collect(sys.argv) | origin)
         provenance.record_plan(place, plan.rows())
-        return _drive(cloner, settings, place, State(), plan, demos, on_notice, on_progress, began)
+        return _drive(cloner, settings, place, State(), plan, demos, code, on_notice, on_progress, began)
 
 
-def resume(run: Path, settings: Settings, on_notice: OnNotice, on_progress: Progress) -> CloneResult:
+def resume(
+    run: Path, settings: Settings, on_notice: OnNotice, on_progress: Progress, code: UserCode | None = None
+) -> CloneResult:
     """Resume a clone after the last saved epoch."""
-    began = time.perf_counter()
+    began, code = time.perf_counter(), code or UserCode()
     place = RunDir.open(run)
+    provenance.check_modules(place, code.modules)
     with lock(place) as notices:
         checkpoint, damaged = load_latest(place)
         for notice in [*notices, *damaged]:
@@ -141,7 +157,7 @@ def resume(run: Path, settings: Settings, on_notice: OnNotice, on_progress: Prog
             cloner.add(*split(played, settings.clone.held_out, settings.seed))
         cloner.restore(checkpoint.groups["learner"])
         rewind(place, checkpoint.steps)
-        return _drive(cloner, settings, place, state, plan, demos, on_notice, on_progress, began)
+        return _drive(cloner, settings, place, state, plan, demos, code, on_notice, on_progress, began)
 
 
 def _make(
@@ -211,6 +227,7 @@ def _drive(
     state: State,
     plan: Plan,
     demos: Demos,
+    code: UserCode,
     on_notice: OnNotice,
     on_progress: Progress,
     began: float,
@@ -231,7 +248,7 @@ def _drive(
                     break
                 saver.wait(raise_errors=True)
                 state.round, state.done, state.waited, state.best = state.round + 1, state.epoch, 0, {}
-                _play(cloner, settings, place, state.round, demos, on_notice, on_progress)
+                _play(cloner, settings, place, state.round, demos, code, on_notice, on_progress)
         saver.wait(raise_errors=True)
     finally:
         saver.close()
@@ -241,8 +258,40 @@ def _drive(
     shares = {name: seconds / total for name, seconds in spent.items()}
     seconds = before + time.perf_counter() - began
     return CloneResult(
-        place.path, demos.schema.env, state.epoch, state.samples, seconds, state.best, shares, request.stop
+        place.path,
+        demos.schema.env,
+        state.epoch,
+        state.samples,
+        seconds,
+        state.best,
+        shares,
+        request.stop,
+        tuple(next_steps(demos, place.path, code)),
     )
+
+
+def next_steps(demos: Demos, run: Path, code: UserCode) -> list[str]:
+    """What to do with a clone: the commands that train it further, for the games that it can play."""
+    env, start = demos.schema.env, f"--start run:{run}"
+    command = f"train from it: slipstream train {env} {start}{code.flags}"
+    kind, _, name = env.partition(":")
+    if kind == "python":
+        return [f"train from it in Python: slipstream.train(lambda: {name}(...), start='run:{run}')"]
+    if not known(env):
+        return [f"train from it: slipstream train ENV {start}, where ENV has the spaces of these demos of `{env}`"]
+    origin = demos.shards[0].origin if demos.shards else {}
+    imported = origin.get("format") in FORMATS
+    options = minerl_options(origin) if imported else {}
+    if options is None:
+        return ["no environment here has the actions of these demos, which are obfuscated"]
+    reason = treechop_settings(options, demos.schema.obs)[1] if imported else ""
+    if kind == "treechop" and reason:
+        return [f"`{env}` cannot be trained from it: {reason}"]
+    if kind not in MINERL_PREFIXES or code.python or find_spec("minerl") is not None:
+        return [command]
+    here = f"`treechop` cannot be trained from it: {reason}" if reason else command.replace(f" {env} ", " treechop ")
+    there = f"in the real game: slipstream train {env} {start} --python PATH{code.flags}"
+    return [here, f"{there}, where PATH is the interpreter of a Python with minerl"]
 
 
 def _train(
@@ -298,12 +347,13 @@ def _play(
     place: RunDir,
     number: int,
     demos: Demos,
+    code: UserCode,
     on_notice: OnNotice,
     on_progress: Progress,
 ) -> None:
     """Play one DAgger round and add its demos to the training set."""
     options, expert = settings.clone, choose_expert(demos, settings.clone.expert)
-    choice = choose_env(demos.schema.env, settings)
+    choice = choose_env(demos.schema.env, settings, **vars(code))
     on_notice(f"DAgger round {number}: the clone plays {options.dagger_games} games, labelled by {expert}")
     played = play_dagger_round(
         choice,
@@ -349,14 +399,14 @@ def _draw(place: RunDir) -> None:
     rows = read(place)
     if not rows:
         return
-    score = "clone/accuracy" if "clone/accuracy" in rows[0] else "clone/error"
+    scores = [key for key in ("clone/accuracy", "clone/error") if key in rows[0]]
 
     def line(name: str, key: str) -> Line:
         return Line.of(name, [row["epoch"] for row in rows], [row[key] for row in rows])
 
     panels = [
         Panel("loss", [line(name, f"clone/{name}") for name in ("loss", "held_out_loss")], along="epoch"),
-        Panel(score.removeprefix("clone/"), [line("held out", score)], along="epoch"),
+        *(Panel(score.removeprefix("clone/"), [line("held out", score)], along="epoch") for score in scores),
         Panel("value: explained variance", [line("held out", "clone/explained_variance")], along="epoch"),
     ]
     plot(place.path / "clone.png", panels, place.path.name)

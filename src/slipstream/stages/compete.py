@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from slipstream.config import Resolved
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.registry import EnvChoice, UserCode
 from slipstream.errors import ConfigError
 from slipstream.league.ladder import write_ladder
 from slipstream.league.league import League
@@ -16,24 +15,19 @@ from slipstream.training import runner
 from slipstream.training.runner import TrainingResult
 
 
-def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None) -> dict[str, Any]:
-    """Start a new league."""
+def compete(choice: EnvChoice, resolved: Resolved, run: Path | None = None, **observers: Any) -> dict[str, Any]:
+    """Start a new league; `observers` are `on_iteration` and `sinks` as `train` takes them."""
     if resolved.settings.opponent:
         raise ConfigError(
             f"A league chooses its own opponents, but `opponent` = {resolved.settings.opponent}.",
             f"make it an anchor: --set 'league.anchors=[{resolved.settings.opponent}]'",
         )
-    return _facts(runner.begin(choice, resolved, run, stage="compete", opponents=League))
+    return _facts(runner.begin(choice, resolved, run, stage="compete", opponents=League, **observers))
 
 
-def resume(
-    run: Path,
-    steps: int | None = None,
-    modules: tuple[str, ...] = (),
-    terms: dict[str, Callable[..., float]] | None = None,
-) -> dict[str, Any]:
+def resume(run: Path, steps: int | None = None, code: UserCode | None = None, **observers: Any) -> dict[str, Any]:
     """Resume a league from its newest valid checkpoint; `steps` is the total."""
-    return _facts(runner.resume(run, steps, modules, terms=terms, opponents=League))
+    return _facts(runner.resume(run, steps, code, opponents=League, **observers))
 
 
 def _facts(trained: TrainingResult) -> dict[str, Any]:

@@ -92,9 +92,9 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _actions(spec: ActionSpec) -> str:
-    if spec.kind == "continuous":
-        return ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(spec.low, spec.high, strict=True))
-    return " x ".join(str(size) for size in spec.sizes) + " options" + (", masked" if spec.masked else "")
+    options = " x ".join(str(size) for size in spec.sizes) + " options" + (", masked" if spec.masked else "")
+    bounds = [f"[{low:g}, {high:g}]" for low, high in zip(spec.low, spec.high, strict=True)]
+    return ", ".join([options, *bounds] if spec.sizes else bounds)
 
 
 def _origin(origin: dict[str, Any]) -> str:

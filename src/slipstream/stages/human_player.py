@@ -109,9 +109,9 @@ class HumanAgent(BatchAgent):
         """Play the first agent of this environment."""
         spec = vector.spec
         self._vector, self.obs, self.action = vector, spec.obs, spec.action
-        if spec.action.kind == "multi_discrete" and self._controls is None:
+        if spec.action.kind in ("multi_discrete", "mixed") and self._controls is None:
             raise ConfigError(
-                f"`{spec.name}` has {spec.action.parts} choices per step and no keyboard controls.",
+                f"`{spec.name}` has actions of {spec.action.parts} parts and no keyboard controls.",
                 "give the game `Game.controls`, or choose another `env.actions`",
             )
         metadata = self._made[-1].metadata if self._made else {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from slipstream.agents.own import name_agents, register_agents
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.algorithms.warm_start import DEFAULTS
 from slipstream.config import (
@@ -26,9 +27,20 @@ from slipstream.config import (
     resolve,
 )
 from slipstream.demos.reader import Demos
-from slipstream.envs.registry import EnvChoice, import_modules, parse
+from slipstream.envs.registry import (
+    MINERL_PREFIXES,
+    EnvChoice,
+    UserCode,
+    import_modules,
+    known,
+    load_object,
+    name_made,
+    parse,
+)
 from slipstream.errors import ConfigError
+from slipstream.minecraft.env_settings import FORMATS, minerl_options, treechop_settings
 from slipstream.perf.plan_cache import tuned_layer
+from slipstream.policies.network_registry import network_name, register_networks
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config
 from slipstream.settings import Settings
@@ -36,6 +48,20 @@ from slipstream.training.build import choose_env
 
 EnvLike = str | Callable[[], Any]
 """An environment: its name, or a function that makes it."""
+AgentLike = Any
+"""An agent: its spec as a string, or the user's own function, class or object (see `agents.own`)."""
+AGENT_OPTIONS = (
+    "opponent",
+    "expert",
+    "beside",
+    "anchor",
+    "ppo__teacher",
+    "clone__expert",
+    "evaluation__opponent",
+    "league__anchors",
+    "record__agent",
+)
+"""The options and settings whose values are agents."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +76,20 @@ class Sources:
     """`key=value` strings, as `--set` takes them."""
     tuned: bool = True
     """Use the plan that `tune` saved on this machine."""
-    terms: Mapping[str, Callable[..., float]] | None = None
-    """Reward terms for a native game: functions of the state of one env, compiled with the rest."""
+    terms: Mapping[str, Callable[..., float]] | Sequence[str] | None = None
+    """Your own reward terms by name; or, as on the command line, `MODULE:NAME` strings of imported modules."""
+    observation: Callable[..., Any] | str | None = None
+    """Your own observation builder for `rocket`: a function, or `MODULE:NAME` of an imported module."""
     modules: Sequence[str] = ()
     """Modules to import first, for instance to register environments."""
+    agents: Mapping[str, Any] | Sequence[Any] | None = None
+    """Agents given as Python objects, by the names that replace them in the settings and options."""
+    network: type | None = None
+    """Your own network, a torch module; `policy.network` becomes its name."""
+    trust: bool = False
+    """Open files that can execute code when they are read, such as models of Stable-Baselines3."""
+    python: str | None = None
+    """The interpreter in which an environment runs that cannot run in this one."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings by name, as `ppo__epochs=2` gives them."""
 
@@ -62,25 +98,114 @@ class Sources:
         cls, options: Mapping[str, Any], stage: Callable[..., Any] | None = None
     ) -> tuple[Sources, dict[str, Any]]:
         """Split keyword arguments into sources and settings on one side, keyword options of `stage` on the other."""
+        agents = dict(name_agents(options.get("agents")))
+        options = {
+            name: register_agents(value, agents) if name in AGENT_OPTIONS else value for name, value in options.items()
+        }
         own = {name: value for name, value in options.items() if name in keyword_options(stage)}
         rest = {name: value for name, value in options.items() if name not in own}
-        sources = {name: rest.pop(name) for name in source_names() if name in rest}
+        sources = {name: rest.pop(name) for name in source_names() if name in rest} | {"agents": agents}
         return cls(**sources, settings=rest), own
+
+    def load(self) -> None:
+        """Import the modules and register the network, so that settings and runs can name them."""
+        import_modules(tuple(self.modules))
+        register_networks(self._networks())
 
     def resolve(self, env: str, agent: str = "") -> Resolved:
         """Import the modules and resolve the settings for an environment and, if given, a trained agent."""
-        import_modules(tuple(self.modules))
+        self.load()
+        runs = [run_folder(one) for one in (agent, str(self.settings.get("start") or "")) if one.startswith("run:")]
+        _check_modules(env, runs, self.modules)
         config = Path(self.config) if self.config else None
         return configure(env, preset=self.preset, config=config, agent=agent, flags=self._flags(), tuned=self.tuned)
 
     def resolve_over(self, run: RunDir) -> Settings:
         """Import the modules and apply the assignments and settings on top of those of a run."""
-        import_modules(tuple(self.modules))
-        own = Layer(str(run.path), dict(flatten(read_config(run)[0])))
+        self.load()
+        settings, env = read_config(run)
+        _check_modules(env, [run.path], self.modules)
+        own = Layer(str(run.path), dict(flatten(settings)))
         return resolve(own, flag_layer(self._flags())).settings
 
+    def code(self, factory: Callable[[], Any] | None = None) -> UserCode:
+        """The user's code that these arguments give."""
+        return UserCode(
+            modules=tuple(self.modules),
+            factory=factory,
+            terms=load_terms(self.terms or {}, self.modules),
+            observation=load_observation(self.observation, self.modules),
+            agents=name_agents(self.agents),
+            networks=self._networks(),
+            trust=self.trust,
+            python=self.python or "",
+            flags=self.command_flags(),
+        )
+
+    def command_flags(self) -> str:
+        """The command-line flags that give the same code to a later command, each after a space."""
+        terms = () if self.terms is None or isinstance(self.terms, Mapping) else self.terms
+        words = [f"--import {name}" for name in self.modules] + [f"--reward {name}" for name in terms]
+        words += [f"--observation {self.observation}"] if isinstance(self.observation, str) else []
+        words += [f"--python {self.python}"] if self.python else []
+        return "".join(f" {word}" for word in words)
+
     def _flags(self) -> dict[str, Any]:
-        return flag_layer(list(self.assignments)).values | flag_layer(self.settings).values
+        values = flag_layer(list(self.assignments)).values | flag_layer(self.settings).values
+        if self.network is not None:
+            values["policy.network"] = network_name(self.network)
+        return values
+
+    def _networks(self) -> dict[str, type]:
+        return {} if self.network is None else {network_name(self.network): self.network}
+
+
+def _check_modules(env: str, runs: Sequence[Path], given: Sequence[str]) -> None:
+    """Raise if an environment is unknown here because modules that a run of it was started with are missing."""
+    if not env or _is_known(env):
+        return
+    for place in runs:
+        missing = [name for name in RunDir(place).modules if name not in given]
+        if missing:
+            flags = " ".join(f"--import {name}" for name in missing)
+            raise ConfigError(
+                f"There is no environment `{env}` without {flags}, with which {place} was started.", f"add {flags}"
+            )
+
+
+def _is_known(env: str) -> bool:
+    """Whether the environment of this name exists here."""
+    head, _, variant = env.partition(":")
+    if head != "gymnasium":
+        return known(env)
+    import gymnasium
+
+    return variant in gymnasium.registry
+
+
+def load_terms(
+    terms: Mapping[str, Callable[..., float]] | Sequence[str], modules: Sequence[str]
+) -> dict[str, Callable[..., float]]:
+    """Reward terms by name; `MODULE:NAME` names a function or a mapping of names to functions."""
+    if isinstance(terms, Mapping):
+        return dict(terms)
+    found: dict[str, Callable[..., float]] = {}
+    for text in [terms] if isinstance(terms, str) else terms:
+        value = load_object(text, modules, "--reward")
+        named = value if isinstance(value, Mapping) else {text.rpartition(":")[2]: value}
+        for name, function in named.items():
+            if name in found:
+                raise ConfigError(f"--reward {text}: there are two reward terms `{name}`.", "rename one of them")
+            found[name] = function
+    return found
+
+
+def load_observation(given: Callable[..., Any] | str | None, modules: Sequence[str]) -> Callable[..., Any] | None:
+    """An observation builder, itself or by `MODULE:NAME`."""
+    function: Callable[..., Any] | None = (
+        load_object(given, modules, "--observation") if isinstance(given, str) else given
+    )
+    return function
 
 
 def source_names() -> list[str]:
@@ -121,10 +246,7 @@ def prepare(
     sources, own = Sources.split(options, stage)
     name, factory = name_env(env, made)
     resolved = sources.resolve(name, agent)
-    choice = choose_env(
-        name, resolved.settings, factory=factory, terms=dict(sources.terms or {}), modules=tuple(sources.modules)
-    )
-    return Prepared(choice, resolved, own)
+    return Prepared(choose_env(name, resolved.settings, **vars(sources.code(factory))), resolved, own)
 
 
 def name_env(env: EnvLike, made: list[Any] | None = None) -> tuple[str, Callable[[], Any] | None]:
@@ -137,13 +259,14 @@ def name_env(env: EnvLike, made: list[Any] | None = None) -> tuple[str, Callable
             "write ss.train(lambda: MyEnv())",
         )
     if inspect.isclass(env):
-        return f"python:{env.__name__}", env
+        return name_made(env), env
     one = env()
-    if made is None:
-        one.close()
-    else:
+    name = name_made(one)
+    if made is not None:
         made.append(one)
-    return f"python:{type(one).__name__}", env
+    elif hasattr(one, "close"):
+        one.close()
+    return name, env
 
 
 def configure(
@@ -170,11 +293,11 @@ def configure(
     start = next((layer.values["start"] for layer in reversed(own) if layer.values.get("start")), "")
     demos = next((layer.values["clone.demos"] for layer in reversed(own) if layer.values.get("clone.demos")), "")
     if agent.startswith("run:"):
-        layers.append(_env_of_agent(agent))
+        layers.append(_env_of_agent(agent, env))
     if demos:
         layers.append(_env_of_demos(Path(demos)))
     if start:
-        layers = [Layer("start", DEFAULTS), *layers, _env_of_agent(start), _policy_of(start)]
+        layers = [Layer("start", DEFAULTS), *layers, _env_of_agent(start, env), _policy_of(start)]
     for one, other in (("steps", "minutes"), ("minutes", "steps")):
         if one in given.values and other not in given.values:
             given.values[other] = None
@@ -194,16 +317,28 @@ def _policy_of(start: str) -> Layer:
     return Layer(f"start {start}", values | {"ppo.normalise_obs": normalised, "sac.normalise_obs": normalised})
 
 
-def _env_of_agent(agent: str) -> Layer:
-    """The env settings that define the observations and actions of a trained agent."""
+def _env_of_agent(agent: str, env: str) -> Layer:
+    """The env settings that define the observations and actions of a trained agent, for the game `env`."""
     folder = run_folder(agent)
-    settings, _ = read_config(RunDir.open(folder))
-    kept = ("action_repeat", "actions", "options")
-    return Layer(f"{folder}/config.yaml", {f"env.{name}": getattr(settings.env, name) for name in kept})
+    settings, own = read_config(RunDir.open(folder))
+    kept = {name: getattr(settings.env, name) for name in ("action_repeat", "actions", "options")}
+    if _is_minerl(own) and env.partition(":")[0] == "treechop":
+        kept |= treechop_settings(settings.env.options, load_trained(agent).obs)[0]
+    return Layer(f"{folder}/config.yaml", {f"env.{name}": value for name, value in kept.items()})
 
 
 def _env_of_demos(folder: Path) -> Layer:
-    """The env settings that demos were recorded with."""
-    shards = Demos.open(folder).shards if (folder / "demos.json").exists() else []
-    recorded = shards[0].origin.get("settings", {}).get("env", {}) if shards else {}
+    """The env settings that demos were recorded with, or with which a game has the spaces of imported demos."""
+    demos = Demos.open(folder) if (folder / "demos.json").exists() else None
+    origin = demos.shards[0].origin if demos and demos.shards else {}
+    recorded = origin.get("settings", {}).get("env", {})
+    options = minerl_options(origin) if origin.get("format") in FORMATS else None
+    if demos and options is not None and _is_minerl(demos.schema.env):
+        recorded = {"options": options}
+    elif demos and options is not None and demos.schema.env.partition(":")[0] == "treechop":
+        recorded = treechop_settings(options, demos.schema.obs)[0]
     return Layer(f"{folder}", {f"env.{name}": value for name, value in recorded.items()})
+
+
+def _is_minerl(env: str) -> bool:
+    return env.partition(":")[0] in MINERL_PREFIXES

@@ -20,8 +20,9 @@ from slipstream.contracts import Array
 from slipstream.demos.format import Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
-from slipstream.envs.registry import EnvChoice, known, parse
-from slipstream.envs.rewards import RewardScheme, discount, weighted_terms
+from slipstream.envs import python_terms
+from slipstream.envs.registry import EnvChoice, known, parse, reference_opponent
+from slipstream.envs.rewards import OWN, RewardScheme, discount, weighted_terms
 from slipstream.errors import ConfigError, DemoError, did_you_mean
 from slipstream.play.games import play
 from slipstream.play.recorder import Recorder, RecordJob, make_vectors, spread
@@ -46,8 +47,7 @@ def opponent_of(choice: EnvChoice, requested: str | None) -> str | None:
     with contextlib.closing(make_vector(choice, 1)) as vector:
         if not vector.spec.competitive:
             return None
-    game, _ = parse(choice.name)
-    found = requested or (game.reference if game is not None else "")
+    found = requested or reference_opponent(choice)
     if not found:
         raise ConfigError(f"`{choice.name}` has two sides and no reference opponent.", "set evaluation.opponent=AGENT")
     return found
@@ -138,6 +138,7 @@ def reward_report(demos: Demos, games: int | None, gamma: float, gae_lambda: flo
     seconds = demos.schema.step_seconds
     scheme = _scheme(demos.schema.env)
     groups = {term: group for group, held in scheme.groups.items() for term in held} if scheme else {}
+    other = OWN if demos.schema.terms else ""
     found = measure(episodes, gamma, gae_lambda, seconds)
     mean, low, high = mean_interval([float(episode.sum()) for episode in episodes])
     return {
@@ -151,14 +152,17 @@ def reward_report(demos: Demos, games: int | None, gamma: float, gae_lambda: flo
         "mean_return": mean,
         "mean_return_low": low,
         "mean_return_high": high,
-        "terms": {name: {"group": groups.get(name, "")} | one for name, one in zip(names, found, strict=True)},
+        "terms": {name: {"group": groups.get(name, other)} | one for name, one in zip(names, found, strict=True)},
         "curves": _curves(episodes, names, seconds),
     }
 
 
 def _scheme(env: str) -> RewardScheme | None:
-    game = parse(env)[0] if known(env) else None
-    return game.scheme() if game is not None and game.scheme is not None else None
+    """The built-in reward terms of an environment; those of a Python env if it has no scheme, None if unknown."""
+    if not known(env):
+        return None
+    game = parse(env)[0]
+    return game.scheme() if game is not None and game.scheme is not None else python_terms.SCHEME
 
 
 def measure(episodes: Sequence[Array], gamma: float, gae_lambda: float, seconds: float = 0.0) -> list[dict[str, Any]]:
@@ -250,8 +254,9 @@ def draw_report(facts: Mapping[str, Any]) -> Charts:
 def choose_terms(choice: EnvChoice, wanted: Sequence[str]) -> list[str]:
     """The terms that an ablation removes one at a time: the named ones, or all with a weight that shape the reward."""
     scheme = _scheme(choice.name)
-    if scheme is None:
-        raise ConfigError(f"`{choice.name}` has no reward terms.", "use a built-in game, such as soccer or kart")
+    if scheme is None or (scheme is python_terms.SCHEME and not choice.terms):
+        hint = "give terms of your own (--reward MODULE:NAME), or use a built-in game, such as soccer"
+        raise ConfigError(f"`{choice.name}` has no reward terms.", hint)
     weights = weighted_terms(scheme, choice.rewards, tuple(choice.terms))
     live = [name for name, weight in weights.items() if weight]
     for name in wanted:
@@ -341,7 +346,7 @@ def _result(choice: EnvChoice, resolved: Resolved, folder: Path, games: int, opp
         shutil.rmtree(folder, ignore_errors=True)  # interrupted before its first checkpoint
         stopped = begin(choice, resolved, folder).stopped
     elif reached < (settings.steps or 0):
-        stopped = resume(folder, modules=choice.modules, terms=dict(choice.terms)).stopped
+        stopped = resume(folder, code=choice.code).stopped
     else:
         stopped = ""
     if stopped:

@@ -20,6 +20,7 @@ from slipstream.errors import ConfigError, did_you_mean
 from slipstream.perf import plan_cache
 from slipstream.perf.trial import run_trial
 from slipstream.perf.tune import tune
+from slipstream.play.films import FilmOptions, save_png
 from slipstream.runs.checkpoint import read_best
 from slipstream.runs.layout import RunDir, default_path, write_json
 from slipstream.runs.provenance import read_config
@@ -31,7 +32,6 @@ from slipstream.stages import compete as competing
 from slipstream.stages import train as training
 from slipstream.stages.evaluate import evaluate
 from slipstream.stages.record import record
-from slipstream.stages.replay import FilmOptions, save_png
 from slipstream.stages.report import report
 from slipstream.stages.tournament import tournament
 
@@ -77,7 +77,7 @@ class Pipeline:
         if not before and RunDir(place).holds_run and "train" in self.stages:
             raise ConfigError(
                 f"{place} holds a run that `slipstream run` did not start.",
-                f"resume it: slipstream resume {place}, skip finished stages with --skip, or choose another --run",
+                f"resume it: {RunDir(place).resume_command}, skip finished stages with --skip, or choose another --run",
             )
         self.facts: dict[str, Any] = {"stages": self.stages} | {n: before[n] for n in STAGES if n in before}
         self._seconds: dict[str, float] = before.get("seconds", {})
@@ -180,16 +180,20 @@ class Pipeline:
         """Clone the demos, or resume the clone."""
         demos, run = self.place / "demos", self.place / "clone"
         if RunDir(run).holds_run:
-            return cloning.resume(run, read_config(RunDir(run))[0], self._on_notice, self._on_progress).facts()
+            return self._resume_clone(run)
         resolved = self._configure({"clone.demos": str(demos)})
-        return cloning.clone(resolved, demos, run, self._on_notice, self._on_progress).facts()
+        return cloning.clone(resolved, demos, run, self._on_notice, self._on_progress, self.choice.code).facts()
+
+    def _resume_clone(self, run: Path) -> dict[str, Any]:
+        settings = read_config(RunDir(run))[0]
+        return cloning.resume(run, settings, self._on_notice, self._on_progress, self.choice.code).facts()
 
     def _train(self) -> dict[str, Any]:
         """Train, from the clone if there is one, or resume the training."""
         if RunDir(self.place).holds_run:
             before = read_config(RunDir(self.place))[0].steps or 0
             steps = self._settings.steps if (self._settings.steps or 0) > before else None
-            return training.resume(self.place, steps, modules=self.choice.modules).facts()
+            return training.resume(self.place, steps, self.choice.code).facts()
         cloned = "clone" in self.facts
         resolved = self._configure({"start": f"run:{self.place / 'clone'}"} if cloned else {})
         return training.train(self.choice, resolved, self.place).facts()
@@ -198,7 +202,7 @@ class Pipeline:
         """Train the agent further in a league, or resume the league."""
         place = self.place / "league"
         if RunDir(place).holds_run:
-            return competing.resume(place, modules=self.choice.modules)
+            return competing.resume(place, code=self.choice.code)
         more = {"start": self._trained(), "steps": self._settings.league.steps, "minutes": None}
         facts = competing.compete(self.choice, self._configure(more), place)
         return {name: value for name, value in facts.items() if name != "ladder"}

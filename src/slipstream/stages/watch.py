@@ -1,25 +1,39 @@
-"""Watch games live: drawn in the terminal in real time, or as lines of text where there is no terminal."""
+"""Watch games live: drawn in the terminal in real time, as lines of text where there is no terminal, or as a video."""
 
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.contracts import Agent, Array, EnvSpec, sides_of
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.registry import EnvChoice, find_game
 from slipstream.envs.render.scenes import SIZE, Scene, make_scene
 from slipstream.envs.render.video import CAPTION_S, short_name
 from slipstream.errors import ConfigError
-from slipstream.play.engine import ScheduledGame
+from slipstream.play.engine import AgentLoader, ScheduledGame, play_scheduled
+from slipstream.play.films import (
+    FilmOptions,
+    Progress,
+    save_game_gif,
+    save_game_mp4,
+    save_game_png,
+    save_gif,
+    save_mp4,
+    save_png,
+)
 from slipstream.play.games import game_seed
-from slipstream.play.replay_recording import STATE, SingleGame
-from slipstream.runs.replays import Event
+from slipstream.play.rendering import RenderedGame
+from slipstream.play.replay_recording import STATE, SingleGame, goals, write_replay
+from slipstream.runs.replays import Event, Replay
 from slipstream.runs.terminal import Terminal, is_terminal
 
 PACE_S = 1 / 15
@@ -41,9 +55,18 @@ def watch(
     seed: int = 0,
     speed: float = 1.0,
     sampled: bool = False,
+    mp4: str | Path | None = None,
+    gif: str | Path | None = None,
+    png: str | Path | None = None,
+    fps: float | None = None,
+    size: tuple[int, int] | None = None,
     on_notice: Callable[[str], None] = print,
+    on_progress: Progress = lambda done, total: None,
 ) -> dict[str, Any]:
-    """Play games between the named agents, swapping sides after each game; return the results."""
+    """Play games between the named agents, swapping sides after each game; return the results.
+
+    With `mp4`, `gif` or `png`, one game is played and written as a video, an animation or an image.
+    """
     if games < 1:
         raise ConfigError(f"{games} games cannot be watched.", "give --games a number of at least 1")
     if not 0 < speed <= 1000:
@@ -52,6 +75,18 @@ def watch(
     def load(name: str, spec: EnvSpec, choice: EnvChoice) -> Agent:
         return load_agent(name, spec, choice, sampled)
 
+    facts: dict[str, Any] = {"env": choice.name, "agents": list(names), "seed": seed, "sampled": sampled}
+    outputs = {kind: Path(path) for kind, path in (("mp4", mp4), ("gif", gif), ("png", png)) if path is not None}
+    if outputs:
+        if games != 1:
+            raise ConfigError(f"{games} games cannot be written into one video.", "leave out --games")
+        options = FilmOptions(speed, fps, size)
+        game = ScheduledGame(names, game_seed(seed, 0))
+        filmed = _film(choice, game, load, outputs, options, on_notice, on_progress)
+        written = [str(path) for path in outputs.values()]
+        return facts | {"games": 1, "stopped": "", "results": [filmed], "written": written}
+    if fps is not None or size is not None:
+        raise ConfigError("--fps and --size apply to videos only.", "add --mp4, --gif or --png, or leave them out")
     screen = Terminal() if is_terminal() else None
     results: list[dict[str, Any]] = []
     display = GameDisplay(screen, speed, on_notice)
@@ -59,16 +94,82 @@ def watch(
         for number in range(games):
             players = names[::-1] if number % 2 else names
             scheduled = ScheduledGame(players, game_seed(seed, number // max(1, len(names))))
-            with contextlib.closing(SingleGame(choice, scheduled, load)) as game:
-                result = display.play(game, f"game {number + 1} of {games}")
+            with contextlib.closing(SingleGame(choice, scheduled, load)) as single:
+                result = display.play(single, f"game {number + 1} of {games}")
             if result is None:
                 break
             results.append(result)
     finally:
         if screen is not None:
             screen.close()
-    facts = {"env": choice.name, "agents": list(names), "seed": seed, "sampled": sampled, "games": len(results)}
-    return facts | {"stopped": "" if len(results) == games else "quit", "results": results}
+    stopped = "" if len(results) == games else "quit"
+    return facts | {"games": len(results), "stopped": stopped, "results": results, "written": []}
+
+
+def _film(
+    choice: EnvChoice,
+    game: ScheduledGame,
+    load: AgentLoader,
+    outputs: Mapping[str, Path],
+    options: FilmOptions,
+    on_notice: Callable[[str], None],
+    on_progress: Progress,
+) -> dict[str, Any]:
+    """Play a game and write it into each file: with the game's own drawing, or with the images of its env."""
+    options.check()
+    declared = find_game(choice.name)
+    if declared is not None and declared.scene is not None:
+        return _film_scene(choice, game, load, outputs, options, on_notice, on_progress)
+    result: dict[str, Any] = {}
+    for kind, path in outputs.items():
+        rendered = RenderedGame(choice, game, load)
+        if kind == "png":
+            save_game_png(rendered, path, options)
+        else:
+            save = save_game_mp4 if kind == "mp4" else save_game_gif
+            on_notice(f"{path}: {save(rendered, path, options, (0, inf), on_progress):,} frames")
+        played, spec = rendered.game, rendered.game.spec
+        outcome = int(played.rows.outcome[0]) if spec.competitive else 0
+        result = _result(game, outcome, None, played.steps, float(rendered.total.mean()))
+    return result
+
+
+def _film_scene(
+    choice: EnvChoice,
+    game: ScheduledGame,
+    load: AgentLoader,
+    outputs: Mapping[str, Path],
+    options: FilmOptions,
+    on_notice: Callable[[str], None],
+    on_progress: Progress,
+) -> dict[str, Any]:
+    """Record the game as a replay in a temporary folder, and draw that."""
+    with tempfile.TemporaryDirectory() as folder:
+        (played,) = play_scheduled(choice, load, [game], keep_actions=True, tolerant=False)
+        path = Path(folder) / "game.replay"
+        played = write_replay(choice, played, path, load=load)
+        replay = Replay.open(path)
+        for kind, out in outputs.items():
+            if kind == "png":
+                save_png(replay, out, options)
+            else:
+                save = save_mp4 if kind == "mp4" else save_gif
+                on_notice(f"{out}: {save(replay, out, options, on_progress):,} frames")
+    scored = goals(played)
+    score = None if scored is None else [int(one) for one in scored]
+    return _result(game, played.outcome, score, played.length, float(np.mean(played.returns)))
+
+
+def _result(game: ScheduledGame, outcome: int, score: list[int] | None, length: int, total: float) -> dict[str, Any]:
+    """The result of a game, as JSON values."""
+    return {
+        "players": list(game.players),
+        "seed": game.seed,
+        "outcome": outcome,
+        "score": score,
+        "length": length,
+        "return": total,
+    }
 
 
 class GameDisplay:
@@ -101,14 +202,7 @@ class GameDisplay:
         score = game.score if "goals" in spec.behaviours else None
         if self._screen is None:
             self._on_notice(f"{title}: {_result_line(game, names, outcome, float(total.mean()))}")
-        return {
-            "players": list(game.game.players),
-            "seed": game.game.seed,
-            "outcome": outcome,
-            "score": score,
-            "length": game.steps,
-            "return": float(total.mean()),
-        }
+        return _result(game.game, outcome, score, game.steps, float(total.mean()))
 
     def _draw(
         self,

@@ -48,7 +48,7 @@ class Slab:
                 f"The rollout buffers need {self.nbytes / 2**30:.1f} GiB, more than this machine's memory.",
                 "lower plan.envs or ppo.rollout",
             )
-        self.handle = _allocate(self.nbytes) if handle is None else handle
+        self.handle = allocate(self.nbytes) if handle is None else handle
         self._map = _attach(self.handle, self.nbytes)
         self._views: dict[str, Array] = {}
         offset = 0
@@ -67,6 +67,11 @@ class Slab:
         """The address of the mapping in this process."""
         address: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         return address
+
+    def offset(self, name: str) -> int:
+        """Where a field begins in the mapping, in bytes."""
+        start: int = self._views[name].__array_interface__["data"][0]
+        return start - self.address
 
     def describe(self) -> dict[str, Any]:
         """Return what another process needs to attach, as JSON."""
@@ -91,7 +96,8 @@ def _padded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _allocate(nbytes: int) -> int | str:
+def allocate(nbytes: int) -> int | str:
+    """Make anonymous shared memory and return its handle: a file descriptor, or a name on Windows."""
     if sys.platform == "win32":
         return f"slipstream-{uuid.uuid4().hex}"
     if hasattr(os, "memfd_create"):
@@ -106,4 +112,6 @@ def _allocate(nbytes: int) -> int | str:
 def _attach(handle: int | str, nbytes: int) -> mmap.mmap:
     if isinstance(handle, str):
         return mmap.mmap(-1, nbytes, tagname=handle)  # type: ignore[call-arg,unused-ignore]
+    if os.fstat(handle).st_size < nbytes:  # made before its size was known
+        os.ftruncate(handle, nbytes)
     return mmap.mmap(handle, nbytes)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import warnings
@@ -32,7 +33,7 @@ from slipstream.collect.rollout import empty_rollout
 from slipstream.contracts import Array, EnvSpec, Vector
 from slipstream.envs.registry import EnvChoice, parse
 from slipstream.envs.rewards import discount
-from slipstream.errors import ConfigError, MachineError
+from slipstream.errors import ConfigError, MachineError, SlipstreamError
 from slipstream.plan import PYTHON_ENVS, Facts, Plan, check_batch, describe_change, make_plan
 from slipstream.play.assignments import Players, fixed_assignments
 from slipstream.play.games import one_sided_error
@@ -55,10 +56,10 @@ Notify = Callable[[str], Any]
 """Receives a notice for the user."""
 
 
-def choose_env(name: str, settings: Settings, **more: Any) -> EnvChoice:
-    """Return the environment of a run: its name with the settings that concern it."""
+def choose_env(name: str, settings: Settings, **code: Any) -> EnvChoice:
+    """Return the environment of a run: its name with the settings that concern it and the fields of `UserCode`."""
     gamma = getattr(settings, settings.algorithm).gamma
-    return EnvChoice(name, settings.env, settings.rewards, gamma=gamma, **more)
+    return EnvChoice(name, settings.env, settings.rewards, gamma=gamma, **code)
 
 
 def build(
@@ -81,7 +82,7 @@ def build(
         raise one_sided_error(spec)
 
     plan = make_plan(settings.plan, _plan_facts(choice, settings, env, has_opponents, resumed), before)
-    batch = check_batch(settings, plan.envs.applied, spec.agents)
+    batch = check_batch(settings, plan.envs.applied, spec.agents, recurrent=design.state_size > 0)
     envs, on_device = plan.envs.applied, plan.collector.applied == "device"
     game, _ = parse(choice.name)
     stages = game.stages if game is not None else ()
@@ -175,7 +176,13 @@ def probe_env(choice: EnvChoice, settings: Settings) -> EnvProbe:
         design = Design(spec.obs, spec.action, settings.policy, value=settings.algorithm == "ppo")
         roster = Players(lambda name: load_agent(name, spec, choice))
         opponents = [settings.opponent] if settings.opponent else []
+        if settings.evaluation.opponent and settings.every.evaluate and spec.competitive:
+            load_agent(settings.evaluation.opponent, spec, choice)  # a missing file or permission is found now
         state_sizes = [load_agent(name, spec, choice).memory(0).shape[1] for name in opponents]
+        more = [*settings.league.anchors, *(task.partition(" vs ")[2] for task in settings.curriculum.tasks)]
+        for name in more:
+            with contextlib.suppress(SlipstreamError):  # league and curriculum report agents that cannot be loaded
+                state_sizes.append(load_agent(name, spec, choice).memory(0).shape[1])
         memory = max([design.state_size, *state_sizes]) if spec.competitive else 0
         actor = Actor(vector, design, seed=settings.seed, roster=roster, memory=memory)
         roster.add(opponents)
@@ -219,7 +226,7 @@ def _plan_facts(choice: EnvChoice, settings: Settings, env: EnvProbe, has_oppone
     native: dict[str, Any] = {}
     if not resumed and settings.plan.native is not False:  # a resumed run keeps its decision
         share = max(1, (settings.plan.envs or PYTHON_ENVS) // machine.cores())
-        why, gain = choose_native(choice, env.spec, share, late=settings.policy.memory == "none")
+        why, gain = choose_native(choice, env.spec, share, late=design.state_size == 0)
         native = {"no_native": why, "native_gain": gain}
     return Facts(
         cores=machine.cores(),
@@ -244,6 +251,7 @@ def machine_facts(requested: PlanSettings) -> dict[str, Any]:
 def needs_torch(settings: Settings, design: Design) -> str:
     """Return what in this run the fused kernels do not support; empty if they support everything."""
     unsupported = {
+        "`policy.network`": design.policy.network is not None,
         "an observation with images or tokens": not design.fused,
         "`policy.burn_in` over tokens": design.tokens is not None and settings.policy.burn_in > 0,
         "`ppo.optimiser` = muon": settings.algorithm == "ppo" and settings.ppo.optimiser == "muon",
@@ -270,7 +278,9 @@ def off_device(settings: Settings, env: EnvProbe, *, terms: bool, opponents: boo
         "opponents play on the CPU": opponents,
         "`curriculum.kind` needs a collector on the CPU": settings.curriculum.kind != "none",
         "action masks are not supported on the device": env.spec.action.masked,
+        "mixed actions are not supported on the device": env.spec.action.kind == "mixed",
         "image and token observations are not supported on the device": not env.design.obs.plain,
+        "`policy.network` is not supported on the device": policy.network is not None,
         "`policy.layer_norm` is not supported on the device": policy.layer_norm,
         "`policy.memory` = gru is not supported on the device": policy.memory == "gru",
         "`policy.burn_in` is not supported on the device": bool(policy.memory != "none" and policy.burn_in),

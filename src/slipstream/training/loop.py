@@ -48,12 +48,14 @@ def iterate(
     request: StopRequest,
     evaluate: Evaluate,
     profile: Profile,
+    callback: Callable[[int, dict[str, Any]], None] | None = None,
 ) -> Iterator[Progress]:
     """Train until the steps or minutes are used up or a stop is requested; yield after every iteration.
 
     Logging, evaluation and periodic saving are due by step count, not by time, so a resumed run logs what an
     uninterrupted run logs. A checkpoint is also saved for a new best score and when the user asks for one. The lag of
-    a collector is the number of updates that a rollout's weights are behind, 0 or 1.
+    a collector is the number of updates that a rollout's weights are behind, 0 or 1. `callback` gets the steps and the
+    metrics before the iteration is saved, so that a checkpoint holds what it changed.
     """
     collector, learner, matchmaker, every = parts.collector, parts.learner, parts.matchmaker, settings.every
     spans, began, system_row = Spans(), time.perf_counter(), dict[str, Any]()
@@ -127,6 +129,9 @@ def iterate(
         rate = steps / seconds if seconds else 0.0
         row |= system_row | {"time/seconds": position.seconds + progress.seconds, "time/steps_per_second": rate}
         row |= spans.shares(progress.seconds, collector.seconds())
+
+        if callback is not None:
+            callback(position.steps, row)
 
         # Save and log.
         with spans("save"):

@@ -59,6 +59,7 @@ def capture(parts: TrainingParts, position: Position, seconds: float) -> Checkpo
             "policy": parts.design.describe(),
             "env": parts.choice.name,
             "seen": dict(parts.schedules.seen),
+            "fixed": dict(parts.schedules.fixed),
             "learner": state,
             "matches": matchmaker_state,
             "alarm": parts.reward_hacking.describe(),
@@ -71,6 +72,14 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     """Restore a checkpoint into newly built parts and start the collector where it stopped."""
     state: dict[str, Any] = checkpoint.state
     world = dict(parts.spec.world)
+    builder = state.get("world", {}).get("observation")
+    if builder != world.get("observation"):
+        raise ConfigError(
+            f"This run was trained with {_observation(builder)}, and now has {_observation(world.get('observation'))}.",
+            f"add --observation MODULE:{builder} --import MODULE, or in Python observation={builder}"
+            if builder
+            else "leave out the observation builder",
+        )
     if world != state.get("world", {}):
         raise CheckpointError(
             f"This run was trained with {_describe(state.get('world', {}))}, but this machine has {_describe(world)}.",
@@ -81,7 +90,8 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
         raise ConfigError(
             f"This run was trained with the reward terms {state['terms']}, but the environment now has "
             f"{list(parts.spec.terms)}.",
-            f"pass {', '.join(missing) or 'the same terms'} again in Python: slipstream.resume(run, terms={{...}})",
+            f"pass {', '.join(missing) or 'the same terms'} again: --reward MODULE:NAME --import MODULE, or in Python: "
+            "slipstream.resume(run, terms={...})",
         )
     if "trunk" in state["policy"]:
         from slipstream.policies.pretrained import check_trunk
@@ -91,6 +101,7 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     parts.learner.restore(learner, state["learner"])
     parts.episodes.restore(learner)
     parts.schedules.seen.update(state["seen"])
+    parts.schedules.fixed.update(state.get("fixed", {}))
     parts.reward_hacking.restore(state["alarm"])
     if parts.rollback is not None and state["gate"]:
         parts.rollback.restore(state["gate"], checkpoint.groups.get("gate", {}))
@@ -105,6 +116,10 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     return Position(
         checkpoint.steps, version, float(state["seconds"]), state["best"], previous, checkpoint.groups["envs"]
     )
+
+
+def _observation(builder: str | None) -> str:
+    return f"the observation builder `{builder}`" if builder else "the game's own observation"
 
 
 def _describe(world: Mapping[str, str]) -> str:

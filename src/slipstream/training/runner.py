@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ import numpy as np
 
 from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import TrainedAgent
-from slipstream.config import Resolved, dump
+from slipstream.config import Resolved, dump, flatten
 from slipstream.contracts import Agent, EnvSpec
-from slipstream.envs.registry import EnvChoice, parse
+from slipstream.envs.registry import EnvChoice, UserCode, parse, reference_opponent
 from slipstream.errors import ConfigError, EnvError
 from slipstream.play.engine import GameResult
 from slipstream.play.games import GameSummary, play
@@ -31,12 +31,14 @@ from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
 from slipstream.runs.display import Display
-from slipstream.runs.layout import RunDir, default_path, lock, write_json, write_text
+from slipstream.runs.layout import RunDir, default_path, lock, plain, write_json, write_text
 from slipstream.runs.metrics import Metrics, record_events, rewind, rewind_lines
 from slipstream.runs.signals import StopRequest, handle_signals
+from slipstream.runs.sinks import MetricsSink, RunInfo, SinkWriter, make_sinks
 from slipstream.settings import Settings
 from slipstream.system import numba_compile
 from slipstream.training.build import build, choose_env
+from slipstream.training.callbacks import IterationCallback, OnIteration
 from slipstream.training.loop import Progress, due, iterate
 from slipstream.training.opponents import Opponents
 from slipstream.training.parts import TrainingParts
@@ -91,9 +93,15 @@ def begin(
     *,
     stage: str = "train",
     opponents: MakeOpponents | None = None,
+    on_iteration: OnIteration | None = None,
+    sinks: Sequence[MetricsSink] = (),
 ) -> TrainingResult:
-    """Start a new run; `opponents` replaces the opponent that the settings name."""
+    """Start a new run; `opponents` replaces the opponent that the settings name.
+
+    `on_iteration` is called after every iteration. `sinks` get the metrics besides those that the settings name.
+    """
     settings = resolved.settings
+    observers = Observers(on_iteration, make_sinks([*settings.sinks, *sinks]), stage)
     if settings.steps is None and settings.minutes is None:
         resolved = Resolved(settings.model_copy(update={"steps": DEFAULT_STEPS}), resolved.origins)
         settings = resolved.settings
@@ -106,11 +114,12 @@ def begin(
         check_space(place.path, MIN_FREE_BYTES)
         with lock(place):
             write_text(place.config, dump(resolved, choice.name))
-            write_json(place.provenance, provenance.collect(sys.argv) | {"env": choice.name, "stage": stage})
+            origin = {"env": choice.name, "stage": stage, "modules": list(choice.modules)}
+            write_json(place.provenance, provenance.collect(sys.argv) | origin)
             provenance.record_plan(place, plan_rows(parts, settings))
             parts.publish(0)
             parts.collector.start(0, None)
-            return _drive(parts, settings, place, Position(), began)
+            return _drive(parts, settings, place, Position(), began, observers)
     finally:
         parts.close()
 
@@ -118,10 +127,11 @@ def begin(
 def resume(
     run: Path,
     steps: int | None = None,
-    modules: tuple[str, ...] = (),
-    factory: Callable[[], Any] | None = None,
-    terms: dict[str, Any] | None = None,
+    code: UserCode | None = None,
     opponents: MakeOpponents | None = None,
+    *,
+    on_iteration: OnIteration | None = None,
+    sinks: Sequence[str | MetricsSink] = (),
 ) -> TrainingResult:
     """Resume a run from its newest valid checkpoint; `steps` is the new total."""
     began = time.perf_counter()
@@ -132,9 +142,13 @@ def resume(
         for notice in [*notices, *damaged]:
             print(notice, file=sys.stderr)
         settings, name = provenance.read_config(place, steps)
+        made = make_sinks([*settings.sinks, *sinks])
+        observers = Observers(on_iteration, made, "compete" if opponents else "train", checkpoint.steps)
         if steps is not None:
             _write_total_steps(place, steps)
-        choice = _choose_env_again(name, settings, run, modules, factory, terms or {})
+        code = code or UserCode()
+        provenance.check_modules(place, code.modules)
+        choice = _choose_env_again(name, settings, run, code)
         _check_unfinished(settings, checkpoint, run)
         make_opponents = partial(opponents, place, settings, choice) if opponents else None
         parts = build(choice, settings, before=checkpoint.state["plan"], opponents=make_opponents)
@@ -147,18 +161,40 @@ def resume(
                     "and RNG are restored exactly.",
                     file=sys.stderr,
                 )
-            return _drive(parts, settings, place, restore(parts, checkpoint), began)
+            return _drive(parts, settings, place, restore(parts, checkpoint), began, observers)
         finally:
             parts.close()
 
 
-def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float) -> TrainingResult:
+@dataclass(frozen=True)
+class Observers:
+    """What the user attached to a run."""
+
+    on_iteration: OnIteration | None
+    sinks: Sequence[MetricsSink]
+    stage: str
+    resumed_at: int | None = None
+
+    def open_sinks(self, run: RunDir, env: str, settings: Settings) -> list[SinkWriter]:
+        """Start a writer for each sink."""
+        info = RunInfo(run.path, env, self.stage, plain(dict(flatten(settings))), self.resumed_at)
+        return [SinkWriter(sink, info) for sink in self.sinks]
+
+
+def _drive(
+    parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float, observers: Observers
+) -> TrainingResult:
     """Iterate over the loop with display, signals and keys; save at the end in every case."""
-    request, saver, metrics = StopRequest(), Saver(run, settings.keep), Metrics(run)
+    request, saver = StopRequest(), Saver(run, settings.keep)
+    metrics = Metrics(run, sinks=observers.open_sinks(run, parts.choice.name, settings))
+    callback = None
+    if observers.on_iteration is not None:
+        callback = IterationCallback(observers.on_iteration, request, parts.schedules)
     progress, start_seconds, evaluated = Progress(position, 0.0), 0.0, dict[str, Any]()
     display = Display(f"train {parts.choice.name}")
     evaluate, rows = _evaluator(parts, settings), parts.plan.rows()
-    loop = iterate(parts, settings, position, metrics, saver, request, evaluate, lambda steps: _profiled(run, steps))
+    profile = partial(_profiled, run)
+    loop = iterate(parts, settings, position, metrics, saver, request, evaluate, profile, callback)
     try:
         with handle_signals(request), display:
             for line in table(notable_switches(plan_rows(parts, settings))):
@@ -187,12 +223,19 @@ def _drive(parts: TrainingParts, settings: Settings, run: RunDir, position: Posi
                     display.show(_view(progress, parts, settings, run, saver, evaluated))
     except EnvError as error:
         if position.iteration:
-            modules = "".join(f" --import {name}" for name in parts.choice.modules)
-            error.hint = f"{error.hint}; then resume with: slipstream resume {run.path}{modules}"
+            error.hint = f"{error.hint}; then resume with: slipstream resume {run.path}{parts.choice.flags}"
         raise
     finally:
         saver.close()
         metrics.close()
+        for line in metrics.drain_problems():
+            print(line, file=sys.stderr)
+    if callback is not None and callback.error is not None:
+        callback.error.add_note(
+            f"on_iteration raised this after {position.steps:,} steps. The run is saved in {run.path}; pass a function "
+            f"that works to continue: slipstream.resume({str(run.path)!r}, on_iteration=...)"
+        )
+        raise callback.error
     steps, seconds = progress.measured
     return TrainingResult(
         run=run.path,
@@ -215,20 +258,13 @@ def _write_total_steps(run: RunDir, steps: int) -> None:
     write_text(run.config, "\n".join(new.get(line.partition(":")[0], line) for line in lines) + "\n")
 
 
-def _choose_env_again(
-    name: str,
-    settings: Settings,
-    run: Path,
-    modules: tuple[str, ...],
-    factory: Callable[[], Any] | None,
-    terms: dict[str, Any],
-) -> EnvChoice:
-    if name.startswith("python:") and factory is None:
+def _choose_env_again(name: str, settings: Settings, run: Path, code: UserCode) -> EnvChoice:
+    if name.startswith("python:") and code.factory is None:
         raise ConfigError(
             f"The environment of {run} was given as a Python function and has no name.",
             f"resume it in Python: slipstream.resume({str(run)!r}, env=lambda: {name.partition(':')[2]}(...))",
         )
-    return choose_env(name, settings, modules=modules, factory=factory, terms=terms)
+    return choose_env(name, settings, **vars(code))
 
 
 def _check_unfinished(settings: Settings, checkpoint: Checkpoint, run: Path) -> None:
@@ -237,7 +273,7 @@ def _check_unfinished(settings: Settings, checkpoint: Checkpoint, run: Path) -> 
     if done:
         raise ConfigError(
             f"{run} is finished: it has {checkpoint.steps:,} steps.",
-            f"give a larger total: slipstream resume {run} --steps {2 * checkpoint.steps}",
+            f"give a larger total: {RunDir(run).resume_command} --steps {2 * checkpoint.steps}",
         )
 
 
@@ -255,7 +291,7 @@ def _play_games(
 
 def _evaluation_opponent(parts: TrainingParts, settings: Settings) -> str:
     game, _ = parse(parts.choice.name)
-    default = game.reference if game is not None else "random" if parts.spec.competitive else ""
+    default = reference_opponent(parts.choice) if game is not None else "random" if parts.spec.competitive else ""
     return settings.evaluation.opponent or default
 
 

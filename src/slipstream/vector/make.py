@@ -11,12 +11,14 @@ from typing import Any
 from gymnasium import Space
 
 from slipstream.contracts import Array, EnvSpec, Vector
+from slipstream.envs.adapters import bridge, minerl, rlgym, vector_env
 from slipstream.envs.adapters import gymnasium as adapter
-from slipstream.envs.adapters import minerl, rlgym, vector_env
 from slipstream.envs.adapters.action_spaces import action_decoder, action_space
 from slipstream.envs.adapters.observation_spaces import list_encoder, obs_encoder, observation_space
+from slipstream.envs.python_terms import check_rewards, has_terms, make_python_terms
 from slipstream.envs.registry import MINERL_PREFIXES, EnvChoice, import_modules, parse
-from slipstream.errors import EnvError, EnvFault, SlipstreamError
+from slipstream.errors import ConfigError, EnvError, EnvFault, SlipstreamError
+from slipstream.policies.network_registry import register_networks
 from slipstream.system.rng import env_seeds
 from slipstream.system.slab import Field
 from slipstream.vector.processes import ProcessVector
@@ -35,16 +37,33 @@ def make_vector(
     `progress` is a shared array in which the vector reports the env that it steps.
     """
     import_modules(choice.modules)
+    register_networks(choice.networks)
+    vector = _make_envs(choice, envs, seed, first, progress)
+    try:
+        check_rewards(choice, vector.spec)
+    except ConfigError:
+        vector.close()
+        raise
+    return vector
+
+
+def _make_envs(choice: EnvChoice, envs: int, seed: int, first: int, progress: Array | None) -> Vector:
     game, variant = parse(choice.name)
-    if game is not None:
+    if choice.python and (game is not None or choice.factory is not None):
+        raise ConfigError(
+            f"`{choice.name}` runs in this interpreter.", "leave --python out; it is for gymnasium:ID and minerl:ID"
+        )
+    if game is not None and choice.factory is None:
         return game.make(choice, variant, envs, first, seed)
     seeds = env_seeds(seed, first, envs)
     if choice.native:
         return _native(choice, variant, seeds, first)
     try:
+        if game is not None:
+            return game.make(choice, variant, envs, first, seed)
         made = choice.factory() if choice.factory else _make_named(choice, variant)
         if choice.factory is not None and rlgym.is_rlgym(made):
-            return rlgym.RLGymRows(choice.name, made, choice.factory, envs, first=first, seed=seed)
+            return rlgym.RLGymRows(choice.name, made, choice.factory, envs, first=first, seed=seed, choice=choice)
         spec, env_adapter = _make_adapter(choice, variant, adapter.as_gymnasium_env(made))
     except SlipstreamError:
         raise
@@ -52,8 +71,8 @@ def make_vector(
         missing_package = rlgym.missing_package_error(error) if isinstance(error, ModuleNotFoundError) else None
         raise missing_package or EnvFault(first, seeds[0], 0, traceback.format_exc()) from error
     repeat = choice.env.action_repeat or 1
-    spec = replace(spec, action_repeat=repeat)
-    return SerialVector(spec, env_adapter, seeds, first=first, repeat=repeat, progress=progress)
+    spec, terms = make_python_terms(choice, replace(spec, action_repeat=repeat), envs)
+    return SerialVector(spec, env_adapter, seeds, first=first, repeat=repeat, progress=progress, terms=terms)
 
 
 def _native(choice: EnvChoice, variant: str, seeds: list[int], first: int) -> vector_env.Native:
@@ -81,10 +100,12 @@ def choose_native(choice: EnvChoice, spec: EnvSpec, envs: int, late: bool = True
         "a native game already steps in batches": game is not None,
         "an env given as a Python function has no vector env": choice.factory is not None,
         "the real Minecraft has no vector env": choice.name.partition(":")[0] in MINERL_PREFIXES,
+        "it runs in another interpreter": bool(choice.python),
         "env.wrappers apply to single envs": bool(choice.env.wrappers),
         "env.action_repeat applies to single envs": (choice.env.action_repeat or 1) > 1,
         "its actions are masked": spec.action.masked,
         "it has tasks": bool(spec.tasks),
+        "reward terms are computed for single envs": has_terms(choice),
     }
     why = next((reason for reason, applies in reasons.items() if applies), "") or vector_env.why_not_native(variant)
     if why:
@@ -147,8 +168,14 @@ def _make_plain(choice: EnvChoice, variant: str) -> adapter.Env:
 
 
 def _make_named(choice: EnvChoice, variant: str) -> adapter.Env:
-    live = choice.name.partition(":")[0] in MINERL_PREFIXES
-    return minerl.make(variant, choice.env.options) if live else adapter.make(variant, choice.env.options)
+    """Make an environment by name: here, or in the interpreter of `--python`."""
+    options = choice.env.options
+    if choice.name.partition(":")[0] in MINERL_PREFIXES:
+        return minerl.make(variant, options, choice.python, choice.modules)
+    if choice.python:
+        adapter.refuse_module("gymnasium", variant)
+        return bridge.BridgeEnv(choice.python, variant, options, modules=choice.modules)
+    return adapter.make(variant, options)
 
 
 def _make_adapter(choice: EnvChoice, variant: str, plain: adapter.Env) -> tuple[EnvSpec, EnvAdapter]:

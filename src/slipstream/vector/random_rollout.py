@@ -15,16 +15,16 @@ BEST_RATE_S, INTERVALS = 0.02, 8
 def draw_actions(spec: EnvSpec, mask: Array, rng: np.random.Generator) -> Array:
     """Return random actions [rows, parts] that the mask allows."""
     rows, action = len(mask), spec.action
-    if action.kind == "continuous":
-        low, high = (np.array(side, np.float64) for side in (action.low, action.high))
-        low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
-        return rng.uniform(low, high, (rows, action.parts)).astype(np.float32)
-    drawn, start = np.zeros((rows, action.parts), np.int32), 0
+    drawn, start = np.zeros((rows, action.parts), action.dtype), 0
     for part, size in enumerate(action.sizes):
         probabilities = rng.random((rows, size))
         if action.masked:
             probabilities *= mask[:, start : start + size]
         drawn[:, part], start = probabilities.argmax(axis=1), start + size
+    if action.continuous_parts:
+        low, high = (np.array(side, np.float64) for side in (action.low, action.high))
+        low, high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
+        drawn[:, action.discrete_parts :] = rng.uniform(low, high, (rows, action.continuous_parts))
     return drawn
 
 

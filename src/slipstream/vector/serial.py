@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, target_tasks
+from slipstream.envs.python_terms import PythonTerms
 from slipstream.errors import guarded
 from slipstream.system.rng import Seeds
 
@@ -67,8 +68,10 @@ class SerialVector:
         first: int = 0,
         repeat: int = 1,
         progress: Array | None = None,
+        terms: PythonTerms | None = None,
     ) -> None:
-        self.spec = spec
+        """`terms` composes the rewards of terms; without it, they are the environment's own."""
+        self.spec, self._terms = spec, terms
         self.envs = len(seeds)
         self.first = first
         self.progress = np.zeros(2, np.int64) if progress is None else progress
@@ -91,6 +94,8 @@ class SerialVector:
 
     def reset(self, out: Rows) -> None:
         """Reset every environment, with its seed the first time."""
+        if self._terms is not None:
+            self._terms.reset()
         self.reset_envs(range(self.envs), out)
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
@@ -110,6 +115,18 @@ class SerialVector:
         """Step every environment once (or `repeat` times) and write the rows."""
         self._steps += 1
         self._guarded(self._step_envs, action, out)
+
+    @property
+    def render_fps(self) -> float | None:
+        """The images per second that the environments declare."""
+        found = (getattr(self._envs[0], "metadata", None) or {}).get("render_fps")
+        return float(found) if found else None
+
+    def render(self) -> Any:
+        """Return what the first environment's `render` returns."""
+        found: list[Any] = []
+        self._guarded(lambda: found.append(self._envs[0].render()))
+        return found[0]
 
     def snapshot(self) -> dict[str, Array]:
         """Return an empty snapshot: Python objects cannot be saved exactly."""
@@ -150,6 +167,8 @@ class SerialVector:
             step.begin()
         obs, _ = self._envs[index].reset(seed=self._seeds.next[index], **self._options(index))
         self._seeds.begin(index)
+        if self._terms is not None:
+            self._terms.observe(index, obs)
         return obs
 
     def _options(self, index: int) -> dict[str, Any]:
@@ -176,13 +195,17 @@ class SerialVector:
         out.truncated.fill(0)
         out.active.fill(1)
         current, rewards, now, ends = self._current, memoryview(out.reward), self._steps, self._ends  # type: ignore[arg-type]
-        actions = self._adapter.decode_actions(action)
+        actions, terms = self._adapter.decode_actions(action), self._terms
         observations: list[Any] = []
         index = 0
         for step, one_action in zip(self._step_functions, actions, strict=True):
             current[1] = index
-            obs, reward, terminated, truncated, _ = step(one_action)
+            obs, reward, terminated, truncated, info = step(one_action)
             rewards[index] = reward
+            if terms is not None:
+                terms.act(index, one_action)
+                terms.reward(index, reward)
+                terms.value(index, obs, info)
             if terminated or truncated or now >= ends[index]:
                 out.terminated[index] = terminated
                 out.truncated[index] = not terminated
@@ -190,6 +213,8 @@ class SerialVector:
                 obs = self._begin(index)
             observations.append(obs)
             index += 1  # noqa: SIM113 (enumerate makes a tuple per env)
+        if terms is not None:
+            terms.pay(out)
         if self._adapter.encode_obs is None and out.obs.flags.c_contiguous:
             np.concatenate(observations, out=out.obs.reshape(-1), casting="unsafe")
         else:

@@ -51,7 +51,7 @@ def test_the_video_is_aligned_from_its_end(recording: Write, tmp_path: Path, num
     assert numbers(pov(demos)) == [*range(5, 25), 24]
     assert demos.schema.obs.fields[0].shape == (16, 16, 3)
     assert demos.episodes["ended"].tolist() == [TERMINATED] and demos.episodes["outcome"].tolist() == [1]
-    assert demos.schema.env == "MineRLTreechop-v0" and demos.schema.step_seconds == 0.05
+    assert demos.schema.env == "minerl:MineRLTreechop-v0" and demos.schema.step_seconds == 0.05
 
 
 def test_frames_are_counted_without_metadata(recording: Write, tmp_path: Path, numbers: Tell) -> None:
@@ -267,7 +267,7 @@ def test_different_categories_are_refused(recording: Write, tmp_path: Path) -> N
     brought(first, tmp_path / "out")
     ingest(minerl_source(first), tmp_path / "out")
     with pytest.raises(DemoError, match="holds demos with a different `vocabulary`"):
-        ingest(minerl_source(second, env="MineRLTreechop-v0"), tmp_path / "out")
+        ingest(minerl_source(second, env="minerl:MineRLTreechop-v0"), tmp_path / "out")
     assert len(Demos.open(tmp_path / "out")) == 2
 
 

@@ -9,7 +9,13 @@ import pytest
 from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec
-from slipstream.envs.adapters.action_spaces import action_decoder, action_spec, batch_decoder
+from slipstream.envs.adapters.action_spaces import (
+    action_decoder,
+    action_encoder,
+    action_space,
+    action_spec,
+    batch_decoder,
+)
 from slipstream.envs.adapters.observation_spaces import leaves
 from slipstream.errors import EnvError
 
@@ -41,6 +47,12 @@ def box(*bounds: tuple[float, float], dtype: Any = np.float32) -> Any:
             spaces.Tuple((box((-1, 1)), spaces.Dict({"x": box((0, 2), (0, 3))}))),
             ActionSpec("continuous", (), (-1, 0, 0), (1, 2, 3)),
         ),
+        (
+            spaces.Tuple(
+                (box((-1, 1)), spaces.MultiBinary(1), spaces.Dict({"x": box((0, 2)), "y": spaces.Discrete(3)}))
+            ),
+            ActionSpec("mixed", (2, 3), (-1, 0), (1, 2), binary=(True, False)),
+        ),
     ],
 )
 def test_actions_are_read_off_the_space(space: Any, action: ActionSpec) -> None:
@@ -59,6 +71,8 @@ def test_masks_are_for_choices() -> None:
     choices = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.MultiBinary(2)})
     assert action_spec(choices, "x", masked=True).options == 3 + 4
     assert action_spec(box((-1, 1)), "x", masked=True) == ActionSpec("continuous", (), (-1,), (1,))
+    both = spaces.Tuple((box((-1, 1)), spaces.Discrete(3)))
+    assert action_spec(both, "x", masked=True).options == 3
 
 
 @pytest.mark.parametrize(
@@ -76,6 +90,17 @@ def test_masks_are_for_choices() -> None:
             spaces.Dict({"arm": box((-1, 1), (-1, 1)), "leg": spaces.Tuple((box((0, 9), dtype=np.float64),))}),
             [0.25, -0.5, 4.5],
             {"arm": [0.25, -0.5], "leg": ([4.5],)},
+        ),
+        (
+            spaces.Dict(
+                {
+                    "aim": box((-1, 1), (-2, 2)),
+                    "fire": spaces.MultiBinary(2),
+                    "move": spaces.Tuple((spaces.Discrete(3, start=5), box((0, 9), dtype=np.float64))),
+                }
+            ),
+            [1, 0, 2, 0.25, -1.5, 4.5],  # fire, move/0, then aim, move/1
+            {"aim": [0.25, -1.5], "fire": [1, 0], "move": (7, [4.5])},
         ),
     ],
 )
@@ -97,8 +122,9 @@ def plain(value: Any) -> Any:
     return np.asarray(value).tolist()
 
 
-def random_space(random: np.random.Generator, depth: int, continuous: bool) -> Any:
-    """A random action space, nested or not, either discrete or continuous."""
+def random_space(random: np.random.Generator, depth: int, continuous: bool | None) -> Any:
+    """A random action space, nested or not; None: discrete and continuous parts in any order."""
+    continuous = bool(random.integers(2)) if continuous is None and not depth else continuous
     sort = int(random.integers(5 if depth else 3))
     if sort >= 3:
         inner = [random_space(random, depth - 1, continuous) for _ in range(int(random.integers(1, 4)))]
@@ -145,18 +171,37 @@ def test_every_continuous_action_within_the_bounds_is_in_the_space(seed: int) ->
     assert np.allclose(flat, rows, atol=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_mixed_actions_are_encoded_as_they_are_decoded(seed: int) -> None:
+    """Whatever the nesting, the batch that rows decode to is encoded to the same rows, and its actions are valid."""
+    random = np.random.default_rng(seed)
+    space = spaces.Tuple([random_space(random, 1, None), spaces.Discrete(3, start=1), box((-1, 1), (0, 4))])
+    spec = action_spec(space, "x")
+    assert spec.kind == "mixed" and spec.dtype is np.float32
+    options = random.integers(0, spec.sizes, (6, spec.discrete_parts))
+    rows = np.concatenate([options, random.uniform(spec.low, spec.high, (6, spec.continuous_parts))], 1)
+    rows = rows.astype(np.float32)
+    assert np.allclose(action_encoder(space)(batch_decoder(space)(rows)), rows, atol=1e-6)
+    assert all(space.contains(one) for one in action_decoder(space)(rows))
+    described = action_space(spec)
+    assert action_spec(described, "x").sizes == spec.sizes
+    assert np.array_equal(action_encoder(described)(batch_decoder(described)(rows)), rows)
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [
         (spaces.Text(5), f"The actions of `mine` are a Text, {UNSUPPORTED}"),
+        (spaces.Sequence(spaces.Discrete(2)), f"The actions of `mine` are a Sequence, {UNSUPPORTED}"),
+        (spaces.Graph(spaces.Discrete(2), None), f"The actions of `mine` are a Graph, {UNSUPPORTED}"),
         (spaces.Box(0, 5, (2,), np.int32), f"The actions of `mine` are a Box of int32, {UNSUPPORTED}"),
         (
             spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Text(5),))}),
             f"The action `b/0` of `mine` is a Text, {UNSUPPORTED}",
         ),
         (
-            spaces.Dict({"jump": spaces.Discrete(2), "turn": spaces.Tuple((spaces.Box(-1, 1, (2,)),))}),
-            "mix continuous and discrete parts: `turn/0` is a Box of float32, `jump` a Discrete.\n",
+            spaces.Dict({"jump": spaces.Discrete(2), "turn": spaces.Box(-1, 1, (2,)), "say": spaces.Text(5)}),
+            f"The action `say` of `mine` is a Text, {UNSUPPORTED}",
         ),
         (spaces.Tuple(()), "The action space of `mine` is empty.\nhint: give its action_space at least one part"),
     ],

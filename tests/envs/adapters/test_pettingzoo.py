@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import slipstream as ss
 from env_checks import check_same_in_processes
 from slipstream.contracts import Array, Rows, Vector, empty_rows
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.registry import EnvChoice, name_made
 from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.settings import EnvSettings
 from slipstream.vector.make import make_vector
 
 pytest.importorskip("pettingzoo", reason='needs pettingzoo (pip install "slipstream[pettingzoo]")')
 pytest.importorskip("mpe2", reason='needs mpe2 (pip install "slipstream[pettingzoo]")')
+
+from pettingzoo import ParallelEnv
 
 from slipstream.envs.adapters.pettingzoo import find_module
 
@@ -129,6 +133,179 @@ def test_what_is_refused() -> None:
     with pytest.raises(EnvFault, match=re.escape("Env 0 ")):
         put(vector, rows, 0)
     vector.close()
+
+
+class Relay(ParallelEnv):  # type: ignore[misc]
+    """Agents that come and go: `runner_1` leaves at step 2 and returns at step 4; others stop at step 3; 6 steps."""
+
+    def __init__(self, hint: str = "", tokens: bool = False) -> None:
+        self.possible_agents = ["runner_0", "runner_1", "runner_2"]
+        self._hint, self._tokens, self.closed = hint, tokens, False
+
+    def observation_space(self, agent: str) -> Any:
+        """The number of the step and of the agent, as numbers or as tokens."""
+        return spaces.Box(0, 255, (4, 3), np.uint8) if self._tokens else spaces.Box(0.0, 9.0, (2,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        """Three choices."""
+        return spaces.Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start with everyone."""
+        self.t, self.agents = 0, list(self.possible_agents)
+        return self._seen(), self._infos()
+
+    def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
+        """Pay each agent its action; `runner_2` is terminated at step 3, all others are truncated at step 6."""
+        assert set(actions) == set(self.agents)
+        self.t += 1
+        before = list(self.agents)
+        over = {name: name == "runner_2" and self.t == 3 for name in before}
+        cut = dict.fromkeys(before, self.t >= 6)
+        away = {"runner_1"} if 2 <= self.t < 4 else set()
+        gone = {"runner_2"} if self.t >= 3 else set()
+        self.agents = [name for name in self.possible_agents if name not in away | gone and self.t < 6]
+        seen = self._seen() | {name: self._look(name) for name in before}
+        return seen, {name: float(actions[name]) for name in before}, over, cut, self._infos()
+
+    def close(self) -> None:
+        """Record the call."""
+        self.closed = True
+
+    def _look(self, name: str) -> Any:
+        number = int(name[-1])
+        if self._tokens:
+            return np.full((4, 3), 10 * self.t + number, np.uint8)
+        return np.array([self.t, number], np.float32)
+
+    def _seen(self) -> dict[str, Any]:
+        return {name: self._look(name) for name in self.agents}
+
+    def _infos(self) -> dict[str, Any]:
+        mask = {"action_mask": np.array([1, 0, 1], np.int8)} if self._hint else {}
+        return {name: dict(mask) for name in self.agents}
+
+
+def roll(vector: Vector, steps: int) -> list[tuple[Array, ...]]:
+    """What each step of random legal play brought."""
+    rows, rng, found = empty_rows(vector.spec, vector.envs), np.random.default_rng(0), []
+    vector.reset(rows)
+    for _ in range(steps):
+        mask = rows.mask if rows.mask.size else np.ones((len(rows.reward), vector.spec.action.sizes[0]))
+        vector.step((rng.random(mask.shape) * mask).argmax(axis=1).astype(np.int32)[:, None], rows)
+        found.append(tuple(array.copy() for array in vars(rows).values()))
+    vector.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "steps"),
+    [
+        ("simple_tag", lambda: find_module("simple_tag").parallel_env(), 60),
+        ("simple_tag", lambda: find_module("simple_tag").env(), 60),
+        ("connect_four", lambda: find_module("connect_four").env(), 60),
+        ("tictactoe", lambda: find_module("tictactoe").raw_env(), 40),
+    ],
+)
+def test_a_function_equals_the_name(name: str, make: Any, steps: int) -> None:
+    """A parallel or AEC env that a function makes gives the rows of `pettingzoo:NAME`, bit for bit."""
+    own_name = name_made(make())
+    assert re.fullmatch(rf"python:pettingzoo/{name}_v\d+", own_name)
+    one = make_vector(EnvChoice(f"pettingzoo:{name}"), 2, seed=3)
+    other = make_vector(EnvChoice(own_name, factory=make), 2, seed=3)
+    assert replace(one.spec, name="") == replace(other.spec, name="")
+    for step, again in zip(roll(one, steps), roll(other, steps), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(step, again, strict=True))
+
+
+def test_agents_come_and_go() -> None:
+    """Absent agents are inactive; one that was terminated is terminated when the game is cut off, others truncated."""
+    vector = make_vector(EnvChoice(name_made(Relay), factory=Relay), 1)
+    rows = empty_rows(vector.spec, 1)
+    vector.reset(rows)
+    active = []
+    for _ in range(6):
+        vector.step(np.array([[1], [2], [0]], np.int32), rows)
+        active.append(rows.active.tolist())
+    assert active == [[1, 1, 1], [1, 0, 1], [1, 0, 0], [1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    assert rows.truncated.tolist() == [1, 1, 0] and rows.terminated.tolist() == [0, 0, 1]
+    assert rows.final_obs.tolist() == [[6, 0], [6, 1], [0, 0]] and rows.reward.tolist() == [1, 2, 0]
+    assert rows.obs.tolist() == [[0, 0], [0, 1], [0, 2]]
+    vector.close()
+
+
+def test_tokens_and_masks_of_ones_own() -> None:
+    """(N, 3) uint8 observations are tokens, and masks may be in the infos."""
+    vector = make_vector(EnvChoice("python:pettingzoo/Relay", factory=lambda: Relay("masked", True)), 2)
+    (field,) = vector.spec.obs.fields
+    assert (field.kind, field.shape) == ("tokens", (4, 3)) and vector.spec.action.masked
+    rows = empty_rows(vector.spec, 2)
+    vector.reset(rows)
+    vector.step(np.zeros((6, 1), np.int32), rows)
+    assert (vector.spec.obs.split(rows.obs)[""][4] == 11).all() and rows.mask[0].tolist() == [1, 0, 1]
+    vector.close()
+
+
+def test_what_is_refused_of_ones_own() -> None:
+    """Unknown agents, no list of agents, options, another kind of env and spaces of text are errors with a hint."""
+
+    class Crowd(Relay):
+        def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+            super().reset(seed)
+            self.agents = ["stranger"]
+            return {}, {}
+
+    class Nobody(Relay):
+        def __init__(self) -> None:
+            self.possible_agents = []
+
+    class Talk(Relay):
+        def observation_space(self, agent: str) -> Any:
+            return spaces.Text(5)
+
+    class Lists(Relay):
+        def action_space(self, agent: str) -> Any:
+            return spaces.Sequence(spaces.Discrete(2))
+
+    cases: list[tuple[Any, str]] = [
+        (Crowd, "not in its `possible_agents`: stranger"),
+        (Nobody, "does not list its agents"),
+        (Talk, "are a Text, which is not supported"),
+        (Lists, "are a Sequence, which is not supported"),
+        (dict, "made a dict, which is not a PettingZoo env"),
+    ]
+    for factory, said in cases:
+        with pytest.raises(EnvError, match=said) as caught:
+            make_vector(EnvChoice("python:pettingzoo/mine", factory=factory), 1)
+        assert caught.value.hint
+    with pytest.raises(ConfigError, match="does not apply"):
+        make_vector(EnvChoice("python:pettingzoo/mine", EnvSettings(options={"a": 1}), factory=Relay), 1)
+    with pytest.raises(EnvError, match="was given as a Python function"):
+        make_vector(EnvChoice("python:pettingzoo/mine"), 1)
+    with pytest.raises(EnvFault, match="ZeroDivisionError"):
+        make_vector(EnvChoice("python:pettingzoo/mine", factory=lambda: 1 // 0), 1)
+
+
+@pytest.mark.slow
+def test_every_verb_takes_a_function(tmp_path: Path) -> None:
+    """simple_tag as a function trains in workers, resumes, is evaluated, recorded and watched, and plays matches."""
+
+    def make() -> Any:
+        from mpe2 import simple_tag_v3
+
+        return simple_tag_v3.parallel_env(max_cycles=10)
+
+    small = {"preset": "smoke", "plan__envs": 4, "plan__workers": 2, "ppo__rollout": 32, "plan__collector": "actors"}
+    run = ss.train(make, steps=512, run=tmp_path / "run", **small)
+    with pytest.raises(ConfigError, match="was given as a Python function"):
+        ss.resume(run.path, steps=1024)
+    run = ss.resume(run.path, steps=1024, env=make)
+    assert run.facts["steps"] == 1024
+    agent = f"run:{run.path}"
+    assert ss.evaluate(agent, make, opponent="random", games=4)["games"] == 4
+    assert ss.record(agent, make, 2, tmp_path / "demos", opponent="random")["episodes"] >= 2
+    assert ss.watch([agent, "random"], make, games=2)["games"] == 2
+    assert ss.tournament([agent, "random"], make, 2)["games"] == 2
 
 
 @pytest.mark.slow

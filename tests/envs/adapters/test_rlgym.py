@@ -78,6 +78,23 @@ def press(*acts: int) -> Any:
     return np.array(acts, np.int32)[:, None]
 
 
+def test_own_terms_see_the_state() -> None:
+    """A Python reward term is valued for each car that plays, with the state of the game in `info`."""
+
+    def scored(before: Any, action: Any, after: Any, info: Any) -> float:
+        assert after[1] == before[1] + 1
+        team = info["state"].cars[info["agent"]].team_num
+        return 10.0 * (info["state"].scoring_team == team) + float(action[0])
+
+    vector = make_vector(EnvChoice("python:duel", factory=Duel, terms={"scored": scored}), 1)
+    rows = empty_rows(vector.spec, 1)
+    vector.reset(rows)
+    vector.step(press(0, 0, 1, 0), rows)
+    assert vector.spec.terms == ("env", "scored")
+    assert rows.terms[:, 1].tolist() == [0, 0, 11, 0], "one car per team plays this game; the orange one scored"
+    assert rows.reward.tolist() == [0, 0, 12, 0], "the scorer also has the env's own reward"
+
+
 def test_agents_are_rows_and_teams_sides() -> None:
     """Rows are sorted by team for any order of the env; absent agents are inactive."""
     vector, rows = begin()
@@ -215,3 +232,19 @@ def test_the_real_one_trains(tmp_path: Path) -> None:
     real().close()
     run = ss.train(real, steps=1024, preset="smoke", run=tmp_path / "run", plan__envs=2, plan__workers=2)
     assert run.facts["steps"] >= 1024
+
+
+@pytest.mark.slow
+def test_every_verb_takes_own_parts(tmp_path: Path) -> None:
+    """An env with RLGym's parts trains, resumes, is evaluated, watched and recorded."""
+
+    def make() -> Duel:
+        return Duel()
+
+    small: dict[str, Any] = {"preset": "smoke", "plan__envs": 2, "plan__collector": "local", "ppo__rollout": 16}
+    run = ss.train(make, steps=128, run=tmp_path / "run", **small)
+    run = ss.resume(run.path, steps=256, env=make)
+    agent = f"run:{run.path}"
+    assert ss.evaluate(agent, make, opponent="random", games=4)["games"] == 4
+    assert ss.watch([agent, "random"], make)["games"] == 1
+    assert ss.record("random", make, 2, tmp_path / "demos", opponent="random")["episodes"] == 2

@@ -20,8 +20,9 @@ from slipstream.vector.make import make_vector, spread_vector
 pytest.importorskip("mettagrid", reason='needs mettagrid (pip install "slipstream[mettagrid]")')
 
 from slipstream.envs.metta import scripted
-from slipstream.envs.metta.game import BEHAVIOURS, Metta
+from slipstream.envs.metta.game import Metta
 
+BEHAVIOURS = Stage.behaviours
 SMALL: dict[str, Any] = {"agents": 6, "size": 11, "altars": 5, "walls": 4, "steps": 30}
 
 

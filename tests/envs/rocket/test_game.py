@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
 import slipstream as ss
 from env_checks import check_same_in_processes
+from slipstream.agents.specs import load_agent
 from slipstream.contracts import Rows, empty_rows
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.registry import EnvChoice, labels_of
 from slipstream.envs.rocket import arena, batch, scripted
-from slipstream.errors import CheckpointError, ConfigError
+from slipstream.errors import CheckpointError, ConfigError, EnvError
 from slipstream.settings import EnvSettings
 from slipstream.vector.make import make_vector
 
@@ -353,7 +355,65 @@ def test_a_league_a_curriculum_and_a_tournament(tmp_path: Path) -> None:
     assert told["games"] == 2 and list((tmp_path / "cup" / "replays").glob("*.replay"))
 
 
-def test_terms_of_the_user_are_refused() -> None:
-    """The simulator's state is not an array that a user's reward term could read."""
-    with pytest.raises(ConfigError, match="takes no reward terms of your own"):
-        Rocket(1, extra_terms={"mine": lambda *_: 0.0})
+def test_terms_of_the_user() -> None:
+    """A compiled term sees the match before and after a step in the view of its car's team."""
+
+    def used(before: Any, after: Any, car: int, team_size: int) -> float:
+        return before.cars[car, 10] - after.cars[car, 10] + 100.0 * (after.cars[car, 12] > 0) + 0.0 * team_size
+
+    game, rows = begin(2, extra_terms={"used": used})
+    boost = game._bodies[:, :, 0, batch.BOOST].copy()
+    game.step(np.full((4, 1), AHEAD, np.int32), rows)
+    burnt = (boost - game._bodies[:, :, 0, batch.BOOST]).reshape(-1)
+    assert (burnt > 0).all() and rows.terms[:, -1] == pytest.approx(burnt)  # both teams start at negative y
+    assert game.spec.terms[-1] == "used"
+    with pytest.raises(ConfigError, match="is called with 4 arguments"):
+        Rocket(1, extra_terms={"mine": lambda before, after: 0.0})
+    with pytest.raises(ConfigError, match="Reward term `mine` cannot be compiled"):
+        Rocket(1, extra_terms={"mine": lambda before, after, car, team_size: None})
+
+
+def see(state: Any, car: int, team_size: int) -> Any:
+    """The ball's position and the car's y."""
+    out = np.zeros(4, np.float32)
+    out[:3], out[3] = state.ball[:3], state.cars[car, 12]
+    return out
+
+
+def test_an_observation_builder(tmp_path: Path) -> None:
+    """A builder in Python and a compiled one write the same observations; scripted players cannot read them."""
+    games = [begin(1, observation=builder) for builder in (see, numba.njit(see))]
+    for game, rows in games:
+        game.step(np.full((2, 1), AHEAD, np.int32), rows)
+        assert game.spec.obs.width == 4 and (rows.obs[:, 3] < 0).all()
+    assert (games[0][1].obs == games[1][1].obs).all()
+    choice = EnvChoice("rocket", observation=see)
+    with pytest.raises(ConfigError, match="scripted:driver` reads the observation"):
+        load_agent("scripted:driver", games[0][0].spec, choice)
+    assert len(labels_of(games[0][0].spec).obs) == 4
+
+
+def test_wrong_observation_builders() -> None:
+    """A wrong signature, a result that is not one-dimensional and a changing width are errors that name the builder."""
+    with pytest.raises(ConfigError, match="Observation builder `<lambda>` is"):
+        Rocket(1, observation=lambda state: [0.0])
+    with pytest.raises(ConfigError, match=r"returns an array of shape \(1, 1\)"):
+        Rocket(1, observation=lambda state, car, team_size: [[0.0]])
+    with pytest.raises(EnvError, match=r"returned shape \(2,\) instead of \(1,\) in env 0, car 1"):
+        begin(1, observation=lambda state, car, team_size: [0.0] * (1 + car))
+
+
+@pytest.mark.slow
+def test_a_run_with_an_observation_builder(tmp_path: Path) -> None:
+    """A run with a builder trains, resumes only with it, and its agent plays only with it."""
+    own: dict[str, Any] = {"observation": see}
+    small = {"preset": "smoke", "env__match_seconds": 2.0}
+    run = ss.train("rocket", run=tmp_path / "run", steps=128, **small, **own)
+    with pytest.raises(ConfigError, match="trained with the observation builder `see`") as caught:
+        ss.resume(run.path, steps=256)
+    assert "--observation MODULE:see" in caught.value.hint
+    assert ss.resume(run.path, steps=256, **own).facts["steps"] == 256
+    played = ss.evaluate(f"run:{run.path}", "rocket", opponent="random", games=2, env__match_seconds=2.0, **own)
+    assert played["games"] == 2
+    with pytest.raises(CheckpointError, match="trained with the observation of see"):
+        ss.evaluate(f"run:{run.path}", "rocket", opponent="random", games=2)

@@ -95,8 +95,8 @@ def _dicts(tree: Any) -> Space:
 
 
 def _runs(spec: ActionSpec) -> list[tuple[bool, slice]]:
-    """Runs of consecutive parts that are all binary, or all not."""
-    binary, runs, start = spec.binary or (False,) * spec.parts, [], 0
+    """Runs of consecutive discrete parts that are all binary, or all not."""
+    binary, runs, start = spec.binary or (False,) * spec.discrete_parts, [], 0
     for is_binary, group in groupby(binary):
         stop = start + len(list(group))
         runs.append((is_binary, slice(start, stop)))
@@ -105,26 +105,25 @@ def _runs(spec: ActionSpec) -> list[tuple[bool, slice]]:
 
 
 def action_space(spec: ActionSpec) -> Space:
-    """The Gymnasium space of an action spec; a mix of binary and other parts becomes a Tuple."""
-    if spec.kind == "continuous":
-        return spaces.Box(np.array(spec.low, np.float32), np.array(spec.high, np.float32), dtype=np.float32)
+    """The Gymnasium space of an action spec; a mix of binary, other discrete and continuous parts becomes a Tuple."""
     if spec.kind == "discrete":
         return spaces.Discrete(spec.sizes[0])
     found: list[Any] = [
         spaces.MultiBinary(at.stop - at.start) if is_binary else spaces.MultiDiscrete(list(spec.sizes[at]))
         for is_binary, at in _runs(spec)
     ]
+    if spec.continuous_parts:
+        found.append(spaces.Box(np.array(spec.low, np.float32), np.array(spec.high, np.float32), dtype=np.float32))
     return found[0] if len(found) == 1 else spaces.Tuple(found)
 
 
 def _split(spec: ActionSpec, action: Array) -> Any:
     """Actions [T, parts] as values of `action_space`."""
-    if spec.kind == "continuous":
-        return action
     if spec.kind == "discrete":
         return action[:, 0].astype(np.int64)
-    found = tuple(action[:, at].astype(np.int8 if is_binary else np.int64) for is_binary, at in _runs(spec))
-    return found[0] if len(found) == 1 else found
+    found = [action[:, at].astype(np.int8 if is_binary else np.int64) for is_binary, at in _runs(spec)]
+    found += [action[:, spec.discrete_parts :]] if spec.continuous_parts else []
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def _env_spec(demos: Demos) -> Any:

@@ -41,7 +41,7 @@ def export_npz(demos: Demos, out: Path, on_progress: Progress | None = None) -> 
             split = rows("obs", lambda obs, key=field.name: schema.obs.split(obs)[key])  # type: ignore[misc]
             yield name, field.dtype, (steps + count, *field.shape), split
         parts = () if schema.action.kind == "discrete" else (schema.action.parts,)
-        kind = np.float32 if schema.action.kind == "continuous" else np.int64
+        kind = np.float32 if schema.action.continuous_parts else np.int64
         yield "acts", kind, (steps, *parts), rows("action", lambda values: values)
         yield "rews", np.float32, (steps,), rows("reward", lambda values: values)
         ended = demos.episodes["ended"]

@@ -160,8 +160,9 @@ def minerl_source(
     }
     chosen = _choose_map(layout, actions, look, margin, bins)
     frames = replace(adapter or FrameAdapter(), scalars=layout.scalars)
+    game = recordings[0].parent.name
     schema = Schema(
-        env or recordings[0].parent.name,
+        env or (f"minerl:{game}" if game.startswith("MineRL") else game),
         frames.obs_spec(frame_shape),
         chosen.spec,
         step_seconds=STEP_SECONDS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -68,21 +68,29 @@ class Codec:
         return rows
 
     def encode_actions(self, values: Any, count: int) -> Array:
-        """Encode actions [count, ...] of the space as [count, parts]."""
+        """Encode actions [count, ...] of the space as [count, parts], discrete parts first."""
         _check_length(values, count, "actions")
-        parts = np.concatenate([part.reshape(count, -1) for part in _parts(self._space, values)], axis=1)
+        found = sorted(_parts(self._space, values), key=lambda part: part.continuous)
+        parts = np.concatenate([part.values.reshape(count, -1) for part in found], axis=1)
         if parts.shape[1] != self.action.parts:
             raise DemoError(f"Actions have {parts.shape[1]} parts, not {self.action.parts}.", "")
-        if self.action.kind != "continuous":
-            wrong = (parts < 0) | (parts >= np.array(self.action.sizes))
-            if wrong.any():
-                step, part = np.argwhere(wrong)[0]
-                size = self.action.sizes[part]
-                raise DemoError(f"The action {parts[step, part]} at step {step} is not one of {size} options.", "")
+        options = parts[:, : self.action.discrete_parts]
+        wrong = (options < 0) | (options >= np.array(self.action.sizes))
+        if wrong.any():
+            step, part = np.argwhere(wrong)[0]
+            size = self.action.sizes[part]
+            raise DemoError(f"The action {options[step, part]:g} at step {step} is not one of {size} options.", "")
         return parts.astype(self.action.dtype)
 
 
-def _parts(space: Space, values: Any) -> list[Array]:
+class _Part(NamedTuple):
+    """The values of one leaf of an action space."""
+
+    values: Array
+    continuous: bool
+
+
+def _parts(space: Space, values: Any) -> list[_Part]:
     """The leaves of actions in the order of their space, counted from zero."""
     if isinstance(space, spaces.Dict):
         return [part for key, inner in space.spaces.items() for part in _parts(inner, values[key])]
@@ -90,10 +98,10 @@ def _parts(space: Space, values: Any) -> list[Array]:
         return [part for inner, value in zip(space.spaces, values, strict=True) for part in _parts(inner, value)]
     array = np.asarray(values)
     if isinstance(space, spaces.Discrete):
-        return [array - int(space.start)]
+        return [_Part(array - int(space.start), False)]
     if isinstance(space, spaces.MultiDiscrete):
-        return [array - space.start]
-    return [array]
+        return [_Part(array - space.start, False)]
+    return [_Part(array, isinstance(space, spaces.Box))]
 
 
 def _leaves(values: Any) -> list[Any]:

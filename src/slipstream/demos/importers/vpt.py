@@ -75,7 +75,7 @@ def vpt_source(
     chosen = action_map(actions, look=look, margin=margin, buttons=VPT_BUTTONS, bins=bins)
     shape = video.frame_shape([_with_suffix(stem, ".mp4") for stem in stems.values()])
     raw = (*(Column(f"raw/{name}", "int64", ()) for name in VPT_BUTTONS), Column("raw/camera", "float32", (2,)))
-    env = env or (location.name if location.name.startswith("MineRL") else "vpt")
+    env = env or (f"minerl:{location.name}" if location.name.startswith("MineRL") else "vpt")
     schema = Schema(env, adapter.obs_spec(shape), chosen.spec, step_seconds=STEP_SECONDS, extras=raw)
 
     def read(ref: EpisodeRef) -> Episode:

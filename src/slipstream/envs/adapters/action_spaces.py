@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array
-from slipstream.envs.adapters.observation_spaces import Leaf, kind_of, leaves
+from slipstream.envs.adapters.observation_spaces import kind_of, leaves
 from slipstream.errors import EnvError
 
 Decode = Callable[[Array], list[Any]]
@@ -18,7 +18,7 @@ Decode = Callable[[Array], list[Any]]
 
 
 def action_spec(space: spaces.Space[Any], name: str, masked: bool = False) -> ActionSpec:
-    """The action spec of a space; the parts of a Dict or Tuple are concatenated."""
+    """The action spec of a space; the parts of a Dict or Tuple are concatenated, discrete parts first."""
     found = leaves(space)
     for leaf in found:
         if not (_is_choice(leaf.space) or _is_continuous(leaf.space)):
@@ -27,28 +27,28 @@ def action_spec(space: spaces.Space[Any], name: str, masked: bool = False) -> Ac
                 f"{what} a {kind_of(leaf.space)}, which is not supported.",
                 "use Discrete, MultiDiscrete, MultiBinary or a Box of floats",
             )
-    boxes = [leaf for leaf in found if _is_continuous(leaf.space)]
-    if 0 < len(boxes) < len(found):
-        choice = next(leaf for leaf in found if _is_choice(leaf.space))
-        raise EnvError(
-            f"The actions of `{name}` mix continuous and discrete parts: `{boxes[0].name}` is a "
-            f"{kind_of(boxes[0].space)}, `{choice.name}` a {kind_of(choice.space)}.",
-            "discretise the continuous parts, or use one Box of floats",
-        )
-    spec = _continuous(boxes) if boxes else _choices(space, found, masked)
-    if not spec.parts:
+    sizes, binary = _choices([leaf.space for leaf in found if _is_choice(leaf.space)])
+    low, high = _bounds([leaf.space for leaf in found if isinstance(leaf.space, spaces.Box)])
+    if not sizes and not low:
         raise EnvError(f"The action space of `{name}` is empty.", "give its action_space at least one part")
-    return spec
+    if not sizes:
+        return ActionSpec("continuous", (), low, high)
+    kind: Any = "mixed" if low else "discrete" if isinstance(space, spaces.Discrete) else "multi_discrete"
+    return ActionSpec(kind, sizes, low, high, masked, binary if any(binary) else ())
 
 
 def action_decoder(space: spaces.Space[Any]) -> Decode:
     """A function that turns actions [rows, parts] into a list of actions for each env's `step`."""
-    if isinstance(space, spaces.Tuple):
-        rows = _row_decoder(space.spaces)
-        return lambda action: list(rows(action))
-    if isinstance(space, spaces.Dict):
-        rows, keys = _row_decoder(list(space.spaces.values())), list(space.spaces)
-        return lambda action: [dict(zip(keys, chosen, strict=True)) for chosen in rows(action)]
+    return _decoder(space, _leaf_decoder, _join_rows)
+
+
+def batch_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
+    """A function that turns actions [rows, parts] into one batch for a vector env's `step`."""
+    return _decoder(space, _leaf_batch_decoder, _join_batch)
+
+
+def _leaf_decoder(space: spaces.Space[Any]) -> Decode:
+    """`action_decoder` for a space without inner spaces, given its own columns."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         if start:
@@ -62,16 +62,8 @@ def action_decoder(space: spaces.Space[Any]) -> Decode:
     return lambda action: list(_shaped(action, space))
 
 
-def batch_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
-    """A function that turns actions [rows, parts] into one batch for a vector env's `step`."""
-    if isinstance(space, spaces.Tuple | spaces.Dict):
-        parts = space.spaces
-        inner = list(parts.values()) if isinstance(parts, dict) else list(parts)
-        decoders = [(at, batch_decoder(one)) for at, one in zip(_columns(inner), inner, strict=True)]
-        if isinstance(parts, dict):
-            keys = list(parts)
-            return lambda action: {key: decode(action[:, at]) for key, (at, decode) in zip(keys, decoders, strict=True)}
-        return lambda action: tuple(decode(action[:, at]) for at, decode in decoders)
+def _leaf_batch_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
+    """`batch_decoder` for a space without inner spaces, given its own columns."""
     if isinstance(space, spaces.Discrete):
         start, dtype = int(space.start), space.dtype
         return lambda action: action[:, 0].astype(dtype) + start
@@ -86,31 +78,34 @@ def batch_decoder(space: spaces.Space[Any]) -> Callable[[Array], Any]:
 
 def action_encoder(space: spaces.Space[Any]) -> Callable[[Any], Array]:
     """The inverse of `action_decoder`: turns a batch of a space's own actions into actions [rows, parts]."""
-    found = leaves(space)
-    dtype = np.float32 if _is_continuous(found[0].space) else np.int32
+    found = sorted(leaves(space), key=lambda leaf: _is_continuous(leaf.space))
+    dtype = np.float32 if _is_continuous(found[-1].space) else np.int32
 
     def encode(actions: Any) -> Array:
         columns = []
         for leaf in found:
             part = np.asarray(leaf.find(actions))
             part = part.reshape(len(part), -1)
-            columns.append(part - np.reshape(getattr(leaf.space, "start", 0), -1) if dtype is np.int32 else part)
+            first = np.reshape(getattr(leaf.space, "start", 0), -1)
+            columns.append(part - first if _is_choice(leaf.space) else part)
         return np.concatenate(columns, axis=1).astype(dtype)
 
     return encode
 
 
 def action_space(spec: ActionSpec) -> spaces.Space[Any]:
-    """The Gymnasium space of an action spec."""
+    """The Gymnasium space of an action spec; mixed actions are a Tuple of the discrete and the continuous parts."""
+    box = spaces.Box(np.array(spec.low, np.float32), np.array(spec.high, np.float32), dtype=np.float32)
     if spec.kind == "continuous":
-        return spaces.Box(np.array(spec.low, np.float32), np.array(spec.high, np.float32), dtype=np.float32)
+        return box
     if spec.kind == "discrete":
         return spaces.Discrete(spec.sizes[0])
-    return (
+    choices: spaces.Space[Any] = (
         spaces.MultiBinary(len(spec.sizes))
         if all(spec.binary) and spec.binary
         else spaces.MultiDiscrete(list(spec.sizes))
     )
+    return spaces.Tuple((choices, box)) if spec.kind == "mixed" else choices
 
 
 def _box_decoder(space: spaces.Box) -> Decode:
@@ -125,18 +120,53 @@ def _box_decoder(space: spaces.Box) -> Decode:
     return clip
 
 
-def _row_decoder(inner: Sequence[spaces.Space[Any]]) -> Callable[[Array], Iterable[tuple[Any, ...]]]:
-    """A function that decodes the columns of each space and yields the values of all spaces row by row."""
-    parts = [(at, action_decoder(space)) for at, space in zip(_columns(inner), inner, strict=True)]
-    if not parts:
-        return lambda action: [()] * len(action)
-    return lambda action: zip(*(decode(action[:, at]) for at, decode in parts), strict=True)
+def _decoder(
+    space: spaces.Space[Any],
+    decode_leaf: Callable[[spaces.Space[Any]], Callable[[Array], Any]],
+    join: Callable[[list[Any] | None, list[Any], int], Any],
+) -> Callable[[Array], Any]:
+    """A function that decodes the columns of each leaf and joins the values as the spaces are nested.
+
+    `join` gets the keys of a Dict or None for a Tuple, the values of each inner space, and the number of rows.
+    """
+    if not isinstance(space, spaces.Tuple | spaces.Dict):
+        return decode_leaf(space)
+    columns = iter(_columns(space))
+
+    def build(part: spaces.Space[Any]) -> Callable[[Array], Any]:
+        if isinstance(part, spaces.Tuple | spaces.Dict):
+            keys = list(part.spaces) if isinstance(part, spaces.Dict) else None
+            inner = [build(one) for one in (part.spaces.values() if isinstance(part, spaces.Dict) else part.spaces)]
+            return lambda action: join(keys, [decode(action) for decode in inner], len(action))
+        at, decode = next(columns), decode_leaf(part)
+        if _is_choice(part):  # mixed actions are floats
+            return lambda action: decode(action[:, at].astype(np.int32, copy=False))
+        return lambda action: decode(action[:, at])
+
+    return build(space)
 
 
-def _columns(inner: Sequence[spaces.Space[Any]]) -> list[slice]:
-    """The columns of each space in the concatenated parts."""
-    stops = np.cumsum([sum(_parts(leaf.space) for leaf in leaves(space)) for space in inner], dtype=int).tolist()
-    return [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
+def _join_rows(keys: list[Any] | None, values: list[Any], rows: int) -> list[Any]:
+    """A dict or tuple for each row, given a list with one value per row from each inner space."""
+    together: Any = zip(*values, strict=True) if values else [()] * rows
+    return list(together) if keys is None else [dict(zip(keys, one, strict=True)) for one in together]
+
+
+def _join_batch(keys: list[Any] | None, values: list[Any], rows: int) -> Any:
+    """One dict or tuple of batches."""
+    return tuple(values) if keys is None else dict(zip(keys, values, strict=True))
+
+
+def _columns(space: spaces.Space[Any]) -> list[slice]:
+    """The columns of each leaf in an action array, which has the discrete parts first."""
+    inner = [leaf.space for leaf in leaves(space)]
+    starts = [0, sum(_parts(one) for one in inner if _is_choice(one))]  # of the next discrete and continuous leaf
+    found = []
+    for one in inner:
+        kind = int(_is_continuous(one))
+        found.append(slice(starts[kind], starts[kind] + _parts(one)))
+        starts[kind] = found[-1].stop
+    return found
 
 
 def _shaped(action: Array, space: spaces.Space[Any]) -> Array:
@@ -155,22 +185,22 @@ def _parts(space: spaces.Space[Any]) -> int:
     return prod(space.shape or ())
 
 
-def _choices(space: spaces.Space[Any], found: Sequence[Leaf], masked: bool) -> ActionSpec:
+def _choices(inner: Sequence[spaces.Space[Any]]) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """The number of options of each discrete part, and whether it is binary."""
     sizes: list[int] = []
     binary: list[bool] = []
-    for leaf in found:
+    for space in inner:
         options: Any = 2
-        if isinstance(leaf.space, spaces.Discrete):
-            options = leaf.space.n
-        elif isinstance(leaf.space, spaces.MultiDiscrete):
-            options = leaf.space.nvec
-        sizes += np.broadcast_to(options, leaf.space.shape or ()).reshape(-1).tolist()
-        binary += [isinstance(leaf.space, spaces.MultiBinary)] * _parts(leaf.space)
-    kind = "discrete" if isinstance(space, spaces.Discrete) else "multi_discrete"
-    return ActionSpec(kind, tuple(sizes), masked=masked, binary=tuple(binary) if any(binary) else ())  # type: ignore[arg-type]
+        if isinstance(space, spaces.Discrete):
+            options = space.n
+        elif isinstance(space, spaces.MultiDiscrete):
+            options = space.nvec
+        sizes += np.broadcast_to(options, space.shape or ()).reshape(-1).tolist()
+        binary += [isinstance(space, spaces.MultiBinary)] * _parts(space)
+    return tuple(sizes), tuple(binary)
 
 
-def _continuous(boxes: Sequence[Leaf]) -> ActionSpec:
-    low = np.concatenate([leaf.space.low.reshape(-1) for leaf in boxes])  # type: ignore[attr-defined]
-    high = np.concatenate([leaf.space.high.reshape(-1) for leaf in boxes])  # type: ignore[attr-defined]
-    return ActionSpec("continuous", (), tuple(map(float, low)), tuple(map(float, high)))
+def _bounds(boxes: Sequence[spaces.Box]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The bounds of each continuous part."""
+    low = tuple(float(x) for box in boxes for x in box.low.reshape(-1))
+    return low, tuple(float(x) for box in boxes for x in box.high.reshape(-1))

@@ -24,6 +24,13 @@ def import_package(module: str, env: str, package: str, install: str) -> Any:
         raise EnvError(f"`{env}` needs {package}: {error}.", install) from error
 
 
+def made_in_python(name: str) -> EnvError:
+    """The error for an environment without a name where its Python function is not given."""
+    return EnvError(
+        f"`{name}` was given as a Python function and has no name.", "use Python and give the function again as `env`"
+    )
+
+
 class AdapterVector(NoSnapshot):
     """`envs` environments of another library, the first with the global index `first`."""
 

@@ -49,6 +49,7 @@ PETTINGZOO = Game(
         """
     ),
     make=lazy("slipstream.envs.adapters.pettingzoo:make"),
+    recognise=lazy("slipstream.envs.adapters.pettingzoo:recognise"),
     reference="random",
     opponents=("random",),
     variant_fields={"connect_four": _lookahead(6, 7, 4, True), "tictactoe": _lookahead(3, 3, 3, False)},

@@ -228,7 +228,7 @@ class _RandomPlay:
             )
         if not self._changed and report.steps > 1:
             remarks.append(Problem("The observation never changed.", "check that step returns the new observation"))
-        if self._action.kind == "continuous" and not np.isfinite([*self._action.low, *self._action.high]).all():
+        if not np.isfinite([*self._action.low, *self._action.high]).all():
             remarks.append(
                 Problem("Some actions are unbounded.", "give the Box finite low and high, and scale inside step")
             )
@@ -282,12 +282,15 @@ class _RandomPlay:
         if mask.size != sum(sizes):
             self._report.add(f"The action mask at step {step} has {mask.size} columns, not {sum(sizes)}.", hint)
             return self._env.action_space.sample()
-        action = np.zeros((1, len(sizes)), np.int32)
+        action = np.zeros((1, self._action.parts), self._action.dtype)
         for number, options in enumerate(np.split(mask, np.cumsum(sizes)[:-1])):
             if options.any():
                 action[0, number] = self._random.choice(np.flatnonzero(options))
             else:
                 self._report.add(f"The action mask at step {step} allows no option in part {number}.", hint)
+        if self._action.continuous_parts:
+            low, high = np.nan_to_num([self._action.low, self._action.high], posinf=1.0, neginf=-1.0)
+            action[0, len(sizes) :] = self._random.uniform(low, high)
         return self._decode(action)[0]
 
 

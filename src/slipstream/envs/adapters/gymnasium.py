@@ -21,25 +21,31 @@ WRAPPERS = tuple(name for name in gymnasium.wrappers.__all__ if name[0].isupper(
 """The wrappers allowed in `env.wrappers`."""
 
 
-def make(name: str, options: Mapping[str, Any]) -> Env:
-    """Make a registered environment by id.
+def refuse_module(prefix: str, name: str) -> None:
+    """Raise for an id that names a module, such as `my_module:MyEnv-v0`.
 
-    Gymnasium imports the module before a colon in an id. That is refused here: the files of a run contain the id, and
-    files must not be able to import modules. Use the flag --import instead.
+    Gym and Gymnasium import the module before a colon in an id. The files of a run contain the id, and files must not
+    be able to import modules. Use the flag --import instead.
     """
     if ":" in name:
         module, _, rest = name.partition(":")
         raise EnvError(
-            f"`gymnasium:{name}` names a module to import, which is only allowed with --import.",
-            f"write gymnasium:{rest} --import {module}",
+            f"`{prefix}:{name}` names a module to import, which is only allowed with --import.",
+            f"write {prefix}:{rest} --import {module}",
         )
+
+
+def make(name: str, options: Mapping[str, Any]) -> Env:
+    """Make a registered environment by id."""
+    refuse_module("gymnasium", name)
     try:
         return gymnasium.make(name, **options)
     except gymnasium.error.UnregisteredEnv as error:
         known = [key.rpartition("/")[2] for key in gymnasium.registry]
         raise EnvError(
             f"Gymnasium has no environment `{name}`.{did_you_mean(name, known)}",
-            "if your own module registers it, add --import MODULE; `slipstream envs` lists the known ones",
+            "if your own module registers it, add --import MODULE; if it is in another interpreter, add --python PATH; "
+            "`slipstream envs` lists the known ones",
         ) from error
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise EnvError(
@@ -147,7 +153,8 @@ def env_spec(env: Env, name: str, target: Sequence[str] = ()) -> EnvSpec:
     action = action_spec(env.action_space, name, masked=action_mask_method(env) is not None)
     tasks, own = env_tasks(env, name)
     target = choose_target(name, tasks, own, target)
-    return EnvSpec(name, obs_spec(env.observation_space, name), action, tasks=tasks, target=target)
+    spaces = env.observation_space, env.action_space
+    return EnvSpec(name, obs_spec(env.observation_space, name), action, tasks=tasks, target=target, spaces=spaces)
 
 
 def env_tasks(env: Env, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -6,7 +6,7 @@ policy cloned from recordings can play the live game.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -16,14 +16,23 @@ from gymnasium import spaces
 
 from slipstream.contracts import Array, nest
 from slipstream.envs.adapters.action_spaces import action_space
-from slipstream.envs.adapters.gymnasium import as_gymnasium_env
+from slipstream.envs.adapters.bridge import BridgeEnv
+from slipstream.envs.adapters.gymnasium import as_gymnasium_env, refuse_module
 from slipstream.envs.options import check_options
 from slipstream.errors import EnvError
 from slipstream.minecraft.action_maps import BUTTONS, FULL, ActionMap, CameraBins, action_map
+from slipstream.minecraft.env_settings import split_size, split_words
 from slipstream.minecraft.frames import FrameAdapter, follow
 
-OPTIONS = ("actions", "look", "margin", "size", "grey", "stack")
-"""The keys of `env.options`; they have the meaning of the flags of `slipstream demos import minerl`."""
+OPTIONS = (
+    *("actions", "look", "margin", "camera", "size", "grey", "stack"),
+    *("resize", "buttons", "choices", "categories"),
+)
+"""The keys of `env.options`.
+
+The first have the meaning of the flags of `slipstream demos import minerl`. The others are set for a clone of such
+demos: how frames were resized, the buttons and words of the full map, and the words of string observations.
+"""
 
 
 class MineRLEnv(gymnasium.Env[Any, Any]):
@@ -31,7 +40,8 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
 
     `env` may have the old Gym API (`reset` returns an observation, `step` four values) or the new one. `categories`
     lists the values of each string observation (`equipped_items/mainhand/type`) in the order of the demos' one-hot
-    columns; the default is the order of the env's space.
+    columns; the default is the order of the env's space. `buttons` and `choices` (the words of each string action) are
+    those of the demos' full map; the default is all that the env has.
     """
 
     def __init__(
@@ -43,7 +53,9 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
         margin: float = 5.0,
         bins: CameraBins | None = FULL.bins,
         adapter: FrameAdapter | None = None,
-        categories: Mapping[str, tuple[str, ...]] | None = None,
+        categories: Mapping[str, Sequence[str]] | None = None,
+        buttons: Sequence[str] | None = None,
+        choices: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         observed, taken = _leaves(env.observation_space), _leaves(env.action_space)
         if "pov" not in observed or "camera" not in taken:
@@ -54,13 +66,22 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
             )
         self.inner = as_gymnasium_env(_WithoutSpaces(env))
         self._categories = {name: tuple(space.values) for name, space in observed.items() if hasattr(space, "values")}
-        self._categories |= dict(categories or {})
+        self._categories |= {name: tuple(words) for name, words in (categories or {}).items()}
         self._frames = adapter or FrameAdapter()
         self._noop = {name: _null_action(space) for name, space in taken.items()}
-        choices = {name: tuple(space.values) for name, space in taken.items() if hasattr(space, "values")}
-        others = [name for name in taken if name not in BUTTONS and name not in choices and name != "camera"]
-        buttons = (*BUTTONS, *sorted(name for name in others if getattr(taken[name], "n", 0) == 2))
-        self.map: ActionMap = action_map(actions, look=look, margin=margin, buttons=buttons, choices=choices, bins=bins)
+        words = {name: tuple(space.values) for name, space in taken.items() if hasattr(space, "values")}
+        others = [name for name in taken if name not in BUTTONS and name not in words and name != "camera"]
+        switches = (*BUTTONS, *sorted(name for name in others if getattr(taken[name], "n", 0) == 2))
+        if choices is not None:
+            _check_words(choices, words)
+        self.map: ActionMap = action_map(
+            actions,
+            look=look,
+            margin=margin,
+            buttons=switches if buttons is None else buttons,
+            choices=words if choices is None else choices,
+            bins=bins,
+        )
         self._scalars = {name: self._size(name, space) for name, space in observed.items() if name != "pov"}
         height, width, channels = self._frames.small(observed["pov"].shape)
         fields: dict[str, spaces.Space[Any]] = {
@@ -145,9 +166,47 @@ def _null_action(space: Any) -> Any:
     return np.zeros(shape, space.dtype) if shape else 0
 
 
-def make(name: str, options: Mapping[str, Any]) -> MineRLEnv:
-    """Make a game of the minerl package, if it is installed."""
+def _check_words(choices: Mapping[str, Sequence[str]], known: Mapping[str, Sequence[str]]) -> None:
+    """Raise for a word of a string action that the env does not have."""
+    for name, words in choices.items():
+        missing = [word for word in words if word not in known.get(name, ())]
+        if missing:
+            raise EnvError(
+                f"The env has no action `{name}` = `{missing[0]}`; it has {', '.join(known.get(name, ())) or 'none'}.",
+                "play the game in which the demos were recorded",
+            )
+
+
+def make(name: str, options: Mapping[str, Any], python: str = "", modules: Sequence[str] = ()) -> MineRLEnv:
+    """Make a game of the minerl package, if it is installed here or in the interpreter `python`."""
     check_options("minerl", options, OPTIONS)
+    refuse_module("minerl", name)
+    given = dict(options)
+    adapter = FrameAdapter(
+        split_size(given.pop("size", None)),
+        bool(given.pop("grey", False)),
+        given.pop("stack", 1),
+        how=given.pop("resize", "area"),
+    )
+    given["actions"] = str(given.get("actions", "14"))
+    if "camera" in given:
+        given["bins"] = CameraBins(*map(float, given.pop("camera").split(",")))
+    if "buttons" in given:
+        given["buttons"] = given["buttons"].split(",")
+    given |= {key: split_words(given[key]) for key in ("choices", "categories") if key in given}
+    env = _make_there(python, name, modules) if python else _make_here(name)
+    try:
+        return MineRLEnv(env, adapter=adapter, **given)
+    except BaseException:
+        env.close()
+        raise
+
+
+def _make_there(python: str, name: str, modules: Sequence[str]) -> Any:
+    return BridgeEnv(python, name, {}, packages=("gym", "gymnasium"), imports=("minerl",), modules=modules)
+
+
+def _make_here(name: str) -> Any:
     try:
         gym, _ = import_module("gym"), import_module("minerl")  # importing minerl registers its games
     except ImportError as error:
@@ -155,12 +214,7 @@ def make(name: str, options: Mapping[str, Any]) -> MineRLEnv:
             f"`minerl:{name}` needs the real game from the package minerl: {error}. pip cannot install minerl on a "
             "modern Python: its newest release requires an old gym whose metadata pip rejects, and it downloads files "
             "to build the game.",
-            "use `treechop`, which has the spaces of MineRLTreechop; import recordings with `slipstream demos import "
-            "minerl DIR`; or install minerl from its repository, with Java",
+            "if another interpreter has minerl, add --python PATH; or use `treechop`, which has the spaces of "
+            "MineRLTreechop; or import recordings with `slipstream demos import minerl DIR`",
         ) from error
-    given = dict(options)
-    size = given.pop("size", None)
-    adapter = FrameAdapter(
-        (int(size), int(size)) if size else None, bool(given.pop("grey", False)), given.pop("stack", 1)
-    )
-    return MineRLEnv(gym.make(name), adapter=adapter, **given | {"actions": str(given.get("actions", "14"))})
+    return gym.make(name)

@@ -9,6 +9,8 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.adapters.adapter_vector import AdapterVector
+from slipstream.envs.game import EnvChoice
+from slipstream.envs.python_terms import PythonTerms, make_python_terms
 from slipstream.system.rng import env_seeds
 
 Encoder = Callable[[Any, Array], None]
@@ -30,6 +32,9 @@ class MultiAgentGame(Protocol):
 
     def observe(self, player: Any) -> tuple[Any, Any]:
         """The observation of a player and its action mask; None if all actions are allowed."""
+
+    def info(self, player: Any) -> dict[str, Any]:
+        """What a reward term of the user is told about the step, with the player as `agent`."""
 
     def winner(self) -> int | None:
         """The team that won, -1 for a draw, None if the game does not report a winner."""
@@ -69,14 +74,20 @@ class MultiAgentEnvs(AdapterVector):
         decoders: Sequence[Decoder],
         first: int,
         seed: int,
+        choice: EnvChoice | None = None,
     ) -> None:
+        """`choice` holds reward settings and the user's own reward terms, if there are any."""
         super().__init__(len(games), first, env_seeds(seed, first, len(games)))
-        self.spec = spec
+        self.spec, self._terms = make_python_terms(choice, spec, len(games))
+        self._waiting: list[set[Any]] = [set() for _ in games]
+        """The players of each game who have acted and whose reward terms are not valued yet."""
         self._games: list[MultiAgentGame] = list(games)
         self._players = games[0].players
         self._encoders, self._decoders = encoders, decoders
         self._agents = {player: agent for agent, player in enumerate(self._players)}
         self._returns = np.zeros((self.envs, len(self._players)))
+        self._gone: list[set[Any]] = [set() for _ in range(self.envs)]
+        """The players of each game that were terminated and have not come back; they are not truncated at its end."""
 
     def close(self) -> None:
         """Close every game; may be called twice."""
@@ -91,12 +102,16 @@ class MultiAgentEnvs(AdapterVector):
     def _step(self, action: Array, out: Rows) -> None:
         for index in range(self.envs):
             self._step_game(index, action, out)
+        if self._terms is not None:
+            self._terms.pay(out)
 
     def _reset_game(self, index: int, out: Rows) -> None:
         self._current = index
         self._games[index].reset(self._seeds.next[index])
         self._seeds.begin(index)
         self._returns[index] = 0
+        self._gone[index].clear()
+        self._waiting[index].clear()
         self._write_acting(index, out)
 
     def _step_game(self, index: int, action: Array, out: Rows) -> None:
@@ -112,19 +127,44 @@ class MultiAgentEnvs(AdapterVector):
         for player, reward in rewards.items():
             out.reward[low + self._agents[player]] = reward
             self._returns[index, self._agents[player]] += reward
+        gone = self._gone[index]
+        gone.update(player for player, over in terminations.items() if over)
+        gone.difference_update(game.acting)
+        if self._terms is not None:
+            ended = {player for ends in (terminations, truncations) for player, over in ends.items() if over}
+            self._value_terms(self._terms, index, actions, rewards, ended)
         if game.acting:
             self._write_acting(index, out)
             return
-        truncated = any(truncations.values()) and not any(terminations.values())
-        out.truncated[rows], out.terminated[rows] = truncated, not truncated
-        if truncated:
+        out.terminated[rows], out.final_obs[rows] = 1, 0
+        if any(truncations.values()):
             for player in self._players:
-                self._write_obs(game, player, low, out.final_obs)
-        else:
-            out.final_obs[rows] = 0
+                if player not in gone:
+                    out.terminated[low + self._agents[player]], out.truncated[low + self._agents[player]] = 0, 1
+                    self._write_obs(game, player, low, out.final_obs)
         if self.spec.competitive:
             out.outcome[rows] = self._outcome(index)
         self._reset_game(index, out)
+
+    def _value_terms(
+        self,
+        terms: PythonTerms,
+        index: int,
+        actions: Mapping[Any, Any],
+        rewards: Mapping[Any, float],
+        gone: set[Any],
+    ) -> None:
+        """Value the terms of the players who act again, or whose game is over; a player who waits is valued later."""
+        game, low, waiting = self._games[index], index * len(self._players), self._waiting[index]
+        for player, action in actions.items():
+            terms.act(low + self._agents[player], action)
+            waiting.add(player)
+        for player, reward in rewards.items():
+            terms.reward(low + self._agents[player], reward)
+        for player in [one for one in self._players if one in waiting]:
+            if player in game.acting or player in gone or not game.acting:
+                terms.value(low + self._agents[player], game.observe(player)[0], game.info(player))
+                waiting.discard(player)
 
     def _outcome(self, index: int) -> Array:
         """The outcome by the winner that the game reports, else by the mean returns of the teams."""
@@ -150,5 +190,7 @@ class MultiAgentEnvs(AdapterVector):
         """Write the observation of a player; returns its action mask."""
         agent = self._agents[player]
         obs, mask = game.observe(player)
+        if self._terms is not None:
+            self._terms.observe(low + agent, obs)
         self._encoders[agent](obs, rows[low + agent])
         return mask

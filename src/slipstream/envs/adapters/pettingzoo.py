@@ -1,4 +1,4 @@
-"""PettingZoo games as rows: turn-based (AEC) or parallel, one row per player.
+"""PettingZoo games as rows, by name or made by a Python function: turn-based (AEC) or parallel, one row per player.
 
 In turn-based games only the row of the player to move is active; rewards of the other players belong to their last
 action. Players with different spaces share one row layout: shorter observations are padded with zeros, missing actions
@@ -7,10 +7,13 @@ are masked, and a one-hot of the player's type follows the observation.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pkgutil import iter_modules
 from typing import Any
 
@@ -19,8 +22,10 @@ from gymnasium import spaces
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.envs.adapters.action_spaces import action_decoder, action_spec
+from slipstream.envs.adapters.adapter_vector import made_in_python
 from slipstream.envs.adapters.multi_agent import Encoder, MultiAgentEnvs
 from slipstream.envs.adapters.observation_spaces import obs_encoder, obs_spec
+from slipstream.envs.game import EnvChoice
 from slipstream.errors import ConfigError, EnvError, did_you_mean
 
 PACKAGES = ("pettingzoo.classic", "pettingzoo.butterfly", "pettingzoo.sisl", "pettingzoo.atari", "mpe2")
@@ -62,37 +67,65 @@ def _version(name: str) -> int:
     return int(name.rpartition("_v")[2])
 
 
+def recognise(made: Any) -> str:
+    """The name of a PettingZoo env, or of a class of them; empty for anything else."""
+    cls = made if inspect.isclass(made) else type(made)
+    if not _has_base(cls, "ParallelEnv", "AECEnv"):
+        return ""
+    metadata = getattr(made, "metadata", None)
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return re.sub(r"[^\w.-]+", "-", name if isinstance(name, str) and name else cls.__name__)
+
+
+def _has_base(cls: type, *names: str) -> bool:
+    return any(
+        base.__name__ in names and base.__module__.partition(".")[0] == "pettingzoo" for base in inspect.getmro(cls)
+    )
+
+
 class PettingZooGame:
-    """One PettingZoo game behind the `MultiAgentGame` protocol."""
+    """One PettingZoo env behind the `MultiAgentGame` protocol."""
 
-    def __init__(self, module: Any, turns: bool, options: Mapping[str, Any]) -> None:
-        self.turns = turns
-        make = (
-            getattr(module, "raw_env", module.env) if turns else module.parallel_env
-        )  # raw_env: without the checking wrappers
-        self.env = make(**options)
-        self.players: list[str] = list(self.env.possible_agents)
+    def __init__(self, env: Any, label: str) -> None:
+        self.turns = _has_base(type(env), "AECEnv")
+        self.env, self._label = env, label
+        self.players: list[Any] = list(getattr(env, "possible_agents", ()))
+        if not self.players:
+            raise EnvError(
+                f"`{label}` does not list its agents.", "set `possible_agents` to the names of all agents in __init__"
+            )
+        self._last: dict[Any, Any] = {}
+        """The last observation of each player of a parallel game."""
 
-    def observation_space(self, player: str) -> spaces.Space[Any]:
+    def observation_space(self, player: Any) -> spaces.Space[Any]:
         """The observation space of a player, without the action mask."""
         space: Any = self.env.observation_space(player)
         found: spaces.Space[Any] = space["observation"] if _is_masked(space) else space
         return found
 
+    def is_masked(self) -> bool:
+        """Whether the game gives action masks, in its observations or in its infos."""
+        if any(_is_masked(self.env.observation_space(player)) for player in self.players):
+            return True
+        self.reset(0)
+        return any(self.observe(player)[1] is not None for player in self.acting)
+
     def reset(self, seed: int | None) -> None:
         """Start a game."""
         if self.turns:
             self.env.reset(seed=seed)
-            self.acting = [self.env.agent_selection]
+            self._act([self.env.agent_selection])
         else:
-            self.observations, self.infos = self.env.reset(seed=seed)
-            self.acting = list(self.env.agents)
+            self._last, self.infos = self.env.reset(seed=seed)
+            self._last = dict(self._last)
+            self._act(self.env.agents)
 
-    def step(self, actions: Mapping[str, Any]) -> tuple[Mapping[str, float], Mapping[str, bool], Mapping[str, bool]]:
+    def step(self, actions: Mapping[Any, Any]) -> tuple[Mapping[Any, float], Mapping[Any, bool], Mapping[Any, bool]]:
         """Step with the actions of the acting players; returns rewards, terminations and truncations."""
         if not self.turns:
-            self.observations, rewards, over, cut, self.infos = self.env.step(actions)
-            self.acting = list(self.env.agents)
+            observations, rewards, over, cut, self.infos = self.env.step(dict(actions))
+            self._last |= observations
+            self._act(self.env.agents)
             return rewards, over, cut
         env = self.env
         env.step(actions[self.acting[0]])
@@ -103,16 +136,29 @@ class PettingZooGame:
                 rewards[player] = rewards.get(player, 0.0) + more
             over |= env.terminations
             cut |= env.truncations
-        self.acting = [] if not env.agents or self._all_over() else [env.agent_selection]
+        self._act([] if not env.agents or self._all_over() else [env.agent_selection])
         return rewards, over, cut
 
-    def observe(self, player: str) -> tuple[Any, Any]:
-        """The observation of a player and its action mask; None if all actions are allowed."""
-        obs = self.env.observe(player) if self.turns else self.observations[player]
+    def observe(self, player: Any) -> tuple[Any, Any]:
+        """The observation of a player and its action mask; None if all actions are allowed.
+
+        A player that is not in the game has its last observation, or zeros.
+        """
+        if self.turns:
+            obs = self.env.observe(player) if player in self.env.agents else None
+        else:
+            obs = self._last.get(player)
+        if obs is None:
+            return _blank(self.observation_space(player)), None
         if isinstance(obs, Mapping) and "action_mask" in obs:
             return obs["observation"], obs["action_mask"]
         infos = self.env.infos if self.turns else self.infos
         return obs, infos.get(player, {}).get("action_mask")
+
+    def info(self, player: str) -> dict[str, Any]:
+        """The game's info of a player, with the player's name as `agent`."""
+        infos = self.env.infos if self.turns else self.infos
+        return {"agent": player, **infos.get(player, {})}
 
     def winner(self) -> int | None:
         """None: PettingZoo games do not report a winner."""
@@ -122,19 +168,32 @@ class PettingZooGame:
         """Close the game."""
         self.env.close()
 
+    def _act(self, players: Sequence[Any]) -> None:
+        self.acting = list(players)
+        new = [str(player) for player in self.acting if player not in self.players]
+        if new:
+            raise EnvError(
+                f"`{self._label}` has agents that are not in its `possible_agents`: {', '.join(new)}.",
+                "list all agents that can ever be in the game in `possible_agents`",
+            )
+
     def _all_over(self) -> bool:
         env = self.env
         return all(env.terminations[player] or env.truncations[player] for player in env.agents)
 
 
-def takes_turns(module: Any, options: Mapping[str, Any]) -> bool:
-    """Whether the game is turn-based, and not a parallel game behind the AEC interface."""
-    if not hasattr(module, "parallel_env"):
-        return True
-    made = module.env(**options)
-    in_turn = not made.metadata.get("is_parallelizable", False)
-    made.close()
-    return in_turn
+def _blank(space: spaces.Space[Any]) -> Any:
+    """An observation of a player that is not in the game: zeros, or the first option."""
+    if isinstance(space, spaces.Dict):
+        return {key: _blank(part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_blank(part) for part in space.spaces)
+    return np.zeros(space.shape or (), space.dtype) + getattr(space, "start", 0)
+
+
+def takes_turns(env: Any) -> bool:
+    """Whether an AEC env is turn-based, and not a parallel game behind the AEC interface."""
+    return not env.metadata.get("is_parallelizable", False)
 
 
 def _is_masked(space: Any) -> bool:
@@ -142,23 +201,34 @@ def _is_masked(space: Any) -> bool:
 
 
 class PettingZoo(MultiAgentEnvs):
-    """`envs` games of one kind."""
+    """`envs` games of one kind, each of which `make_env` makes; `label` is the name of the environment."""
 
     def __init__(
-        self, name: str, envs: int, *, first: int = 0, seed: int = 0, options: Mapping[str, Any] | None = None
+        self,
+        label: str,
+        make_env: Callable[[], Any],
+        envs: int,
+        *,
+        first: int = 0,
+        seed: int = 0,
+        choice: EnvChoice | None = None,
     ) -> None:
-        module = find_module(name)
-        try:
-            turns = takes_turns(module, options or {})
-            games = [PettingZooGame(module, turns, options or {}) for _ in range(envs)]
-        except TypeError as error:
-            raise ConfigError(
-                f"`env.options` of pettingzoo:{name}: {error}.", "see the game's own arguments"
-            ) from error
-        types = [re.sub(r"_?\d+$", "", player) for player in games[0].players]
-        teams = games[0].players if turns else types
+        games = [PettingZooGame(make_env(), label) for _ in range(envs)]
+        types = [re.sub(r"_?\d+$", "", str(player)) for player in games[0].players]
+        teams = list(map(str, games[0].players)) if games[0].turns else types
+        self._first_game = games[0]
         type_numbers = np.array([sorted(set(types)).index(one) for one in types])
-        super().__init__(games, *_layout(name, games[0], type_numbers, teams), first, seed)
+        super().__init__(games, *_layout(label, games[0], type_numbers, teams), first, seed, choice)
+
+    @property
+    def render_fps(self) -> float | None:
+        """The images per second that the game declares."""
+        found = self._first_game.env.metadata.get("render_fps")
+        return float(found) if found else None
+
+    def render(self) -> Any:
+        """Return what the first game's `render` returns."""
+        return self._first_game.env.render()
 
 
 class ActionDecoder:
@@ -174,15 +244,14 @@ class ActionDecoder:
 
 
 def _layout(
-    name: str, game: PettingZooGame, types: Array, player_teams: Sequence[str]
+    label: str, game: PettingZooGame, types: Array, player_teams: Sequence[str]
 ) -> tuple[EnvSpec, list[Encoder], list[ActionDecoder]]:
     """The common row layout of all players, and the observation encoder and action decoder of each."""
     obs_spaces = [game.observation_space(player) for player in game.players]
     action_spaces = [game.env.action_space(player) for player in game.players]
-    label = f"pettingzoo:{name}"
     specs = [obs_spec(space, label) for space in obs_spaces]
     actions = [action_spec(space, label) for space in action_spaces]
-    masked = any(_is_masked(game.env.observation_space(player)) for player in game.players)
+    masked = game.is_masked()
     alike = all(spec == specs[0] for spec in specs) and len(set(actions)) == 1
     if not alike and not all(spec.plain for spec in specs):
         raise EnvError(
@@ -225,5 +294,53 @@ def _encoder(space: spaces.Space[Any], player_type: int | None) -> Encoder:
 
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> PettingZoo:
-    """Make games of one kind from the settings."""
-    return PettingZoo(variant, envs, first=first, seed=seed, options=choice.env.options)
+    """Make games of one kind from the settings: those of a name, or those that a Python function makes."""
+    options = choice.env.options
+    label = choice.name
+    if not label.startswith("python:"):
+        label, make_env = f"pettingzoo:{variant}", _find_maker(variant, options)
+    elif choice.factory is None:
+        raise made_in_python(label)
+    elif options:
+        raise ConfigError(
+            f"`env.options` = {dict(options)} does not apply to an environment that a Python function makes.",
+            "give the arguments in that function",
+        )
+    else:
+        make_env = partial(_call, label, choice.factory)
+    return PettingZoo(label, make_env, envs, first=first, seed=seed, choice=choice)
+
+
+def _find_maker(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
+    """A function that makes the game of a name."""
+    module = find_module(name)
+
+    def make_env() -> Any:
+        try:
+            return maker(**options)
+        except TypeError as error:
+            raise ConfigError(
+                f"`env.options` of pettingzoo:{name}: {error}.", "see the game's own arguments"
+            ) from error
+
+    maker = module.env
+    in_turn = True
+    if hasattr(module, "parallel_env"):
+        with contextlib.closing(make_env()) as env:
+            in_turn = takes_turns(env)
+    # raw_env: without the checking wrappers
+    maker = getattr(module, "raw_env", module.env) if in_turn else module.parallel_env
+    return make_env
+
+
+def _call(label: str, factory: Callable[[], Any]) -> Any:
+    """The env that a function makes, with the parallel API if its agents act at the same time."""
+    env = factory()
+    if not recognise(env):
+        raise EnvError(
+            f"The function of `{label}` made a {type(env).__name__}, which is not a PettingZoo env.",
+            "return the same kind of environment as when the run was started",
+        )
+    if _has_base(type(env), "AECEnv") and not takes_turns(env):
+        return importlib.import_module("pettingzoo.utils.conversions").aec_to_parallel(env)
+    return env

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from slipstream.contracts import ActionSpec, Array, EnvSpec, vector_obs
 from slipstream.envs.adapters.action_spaces import action_spec
 from slipstream.envs.adapters.multi_agent import MultiAgentEnvs
+from slipstream.envs.game import EnvChoice
 from slipstream.errors import EnvError
 
 INSTALL = "pip install --no-deps rlgym==2.0.1 rlgym-api==2.0.0 rlgym-rocket-league==2.0.1"
@@ -80,6 +81,10 @@ class RLGymGame:
         """The observation of an agent; zeros if the agent is not in this game."""
         return self._observations.get(player, self._blank), None
 
+    def info(self, player: Any) -> dict[str, Any]:
+        """The game's state and shared info, with the agent as `agent`."""
+        return {"agent": player, "state": self.env.state, "shared_info": getattr(self.env, "shared_info", {})}
+
     def winner(self) -> int | None:
         """The team that scored last; a game that ends without a goal is a draw."""
         state = self.env.state
@@ -102,7 +107,15 @@ class RLGymRows(MultiAgentEnvs):
     """`envs` games of one RLGym env, the first of which is `probe`; an episode ends for all agents at once."""
 
     def __init__(
-        self, name: str, probe: Any, make: Callable[[], Any], envs: int, *, first: int = 0, seed: int = 0
+        self,
+        name: str,
+        probe: Any,
+        make: Callable[[], Any],
+        envs: int,
+        *,
+        first: int = 0,
+        seed: int = 0,
+        choice: EnvChoice | None = None,
     ) -> None:
         games = [RLGymGame(env) for env in (probe, *(make() for _ in range(envs - 1)))]
         one = games[0]
@@ -119,7 +132,7 @@ class RLGymRows(MultiAgentEnvs):
         teams = tuple(team_of(one.env, agent) for agent in one.players)
         spec = EnvSpec(name, vector_obs(width), action, teams=teams, absences=True)
         decoder = ActionDecoder(action)
-        super().__init__(games, spec, [_write_obs] * len(teams), [decoder] * len(teams), first, seed)
+        super().__init__(games, spec, [_write_obs] * len(teams), [decoder] * len(teams), first, seed, choice)
 
 
 class ActionDecoder:
@@ -147,7 +160,14 @@ def _action_spec(env: Any, agent: Any) -> ActionSpec:
     """The action spec of an agent, from a Gymnasium space or from RLGym's own (kind, size)."""
     given = env.action_space(agent)
     if isinstance(given, spaces.Space):
-        return action_spec(given, "rlgym")
+        spec = action_spec(given, "rlgym")
+        if spec.kind == "mixed":
+            raise EnvError(
+                f"The action parser {type(env.action_parser).__name__} has discrete and continuous actions; one array "
+                "cannot hold both.",
+                "give it a MultiDiscrete space, or one Box of floats",
+            )
+        return spec
     kind, size = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
     if KINDS.get(str(kind)) == "discrete" and isinstance(size, (int, np.integer)):
         return ActionSpec("discrete", (int(size),))

@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, Rows, check_tasks, choose_target
-from slipstream.envs.metta.worlds import Stage, choose, stage
+from slipstream.envs.game import EnvChoice
+from slipstream.envs.metta.own_worlds import OwnStage, make_stage
+from slipstream.envs.metta.worlds import WORLDS, Stage, choose, stage
+from slipstream.envs.python_terms import PythonTerms, make_python_terms
 from slipstream.errors import guarded
 from slipstream.system.rng import check_seeds, first_games, game_key, next_game
 
 ABSENT = 255
-STATISTICS = ("heart.gained", "ore.gained", "action.move.success", "action.failed", "cell.unique_visited")
-"""The simulator's statistics of each agent that are reported."""
-BEHAVIOURS = ("hearts", "ores", "moves", "failed", "cells", "cut")
-"""The reported names of these statistics, and the share of steps in which an observation had too many tokens."""
 KEPT = ("games", "count", "history", "cuts")
 """The arrays of a snapshot."""
 
@@ -40,15 +39,20 @@ class Metta:
         first: int = 0,
         options: Mapping[str, Any] | None = None,
         target: Sequence[str] = (),
+        own: OwnStage | None = None,
+        choice: EnvChoice | None = None,
     ) -> None:
-        world = choose(variant, options or {})
+        self._simulation = own or stage(choose(variant, options or {}))
+        world = self._simulation.world
         self.envs, self._first, self._seed, self._world = envs, first, seed, world
-        self._simulation: Stage = stage(world)
-        self.spec = _spec(variant, self._simulation, target)
+        spec = _spec(own.name if own else f"mettagrid:{variant}", self._simulation, target)
+        self.spec, self._terms = make_python_terms(choice, spec, envs)
         agents, rows = world.agents, envs * world.agents
         self._obs_bytes = 3 * world.tokens
         """Bytes of an observation."""
         self._tokens = np.full((envs, agents, world.max_tokens, 3), ABSENT, np.uint8)
+        ids = self._simulation.action_ids
+        self._action_ids = None if np.array_equal(ids, np.arange(len(ids))) else ids
         self._reward, self._action = np.zeros((envs, agents), np.float32), np.zeros((envs, agents), np.int32)
         self._ends = np.zeros((2, envs, agents), np.bool_)
         """Whether the simulator has terminated or truncated each agent's episode."""
@@ -61,7 +65,7 @@ class Metta:
         """Games made ahead, by env: the seed and the game."""
         self._lead = min(2 * envs, world.steps)
         self.games, self.count = np.zeros(envs, np.int64), np.zeros(envs, np.int64)
-        self.history = np.zeros((envs, world.steps, agents), np.uint8)
+        self.history = np.zeros((envs, world.steps, agents), np.min_scalar_type(int(ids.max())))
         self.cuts = np.zeros((envs, agents), np.int32)
         self._everyone = np.arange(envs)
         self._steps = self._current = 0
@@ -70,6 +74,8 @@ class Metta:
         """Reset every env to the first game of its seed."""
         games = np.zeros(self.envs, np.int64)
         first_games(self._seed, self._first, games)
+        if self._terms is not None:
+            self._terms.reset()
         self._guard(self._start_games, range(self.envs), games.tolist(), out)
 
     def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
@@ -93,35 +99,76 @@ class Metta:
 
     def snapshot(self) -> dict[str, Array]:
         """The seeds and actions of all games."""
-        return {name: getattr(self, name).copy() for name in KEPT}
+        means = self._terms.snapshot() if self._terms is not None else {}
+        return {name: getattr(self, name).copy() for name in KEPT} | means
 
     def restore(self, state: dict[str, Array]) -> None:
         """Replay every game up to the snapshot."""
+        if self._terms is not None:
+            self._terms.restore(state)
         self._guard(self._replay, state)
+
+    def view(self) -> dict[str, Array]:
+        """The map, the agents and what they hold, for drawings."""
+        pictures = [self._view_game(env) for env in range(self.envs)]
+        return {name: stack_padded([picture[name] for picture in pictures]) for name in pictures[0]}
 
     def close(self) -> None:
         """Free the games."""
         self._games, self._steppers, self._spares = [], [], {}
 
     def _step(self, action: Array, out: Rows) -> None:
-        self._action[:] = action.reshape(self._action.shape)
+        chosen = action.reshape(self._action.shape)
+        self._action[:] = chosen if self._action_ids is None else self._action_ids[chosen]
+        self._observe_for_terms()
         self.history[self._everyone, self.count] = self._action
         self._current = 0
         for step in self._steppers:
             step()
             self._current += 1
         self.count += 1
+        ended = self.count >= self._world.steps
+        if self._simulation.thresholds:
+            self._cut_short(ended)
         out.reward[:] = self._reward.reshape(-1)
+        if self._terms is not None:
+            self._value_terms(self._terms, out)
         out.terminated[:], out.truncated[:] = self._ends.reshape(2, -1)
         out.active.fill(1)
         np.copyto(out.obs[:, : self._obs_bytes], self._bytes[:, : self._obs_bytes])
         if self._overflow.size:
             self.cuts += (self._overflow != ABSENT).reshape(self.cuts.shape)
-        if self.count.max() >= self._world.steps:
+        if ended.any():
             out.outcome.fill(0)
-            self._end(np.flatnonzero(self.count >= self._world.steps).tolist(), out)
+            self._end(np.flatnonzero(ended).tolist(), out)
         else:
             self._make_ahead()
+
+    def _cut_short(self, ended: Array) -> None:
+        """Truncate the games in which a statistic has reached its threshold."""
+        for env, game in enumerate(self._games):
+            values = {name: game.get_game_stat(name) for name in self._simulation.thresholds}
+            if any(value is not None and value >= self._simulation.thresholds[k] for k, value in values.items()):
+                ended[env] = self._ends[1, env] = True
+
+    def _seen(self, env: int, agent: int) -> Array:
+        """The tokens [tokens, 3] that an agent sees."""
+        return self._tokens[env, agent, : self._world.tokens]
+
+    def _observe_for_terms(self) -> None:
+        """Keep what all agents see before a step, for the user's reward terms."""
+        if self._terms is not None:
+            for row in range(self.envs * self._world.agents):
+                self._terms.observe(row, self._seen(*divmod(row, self._world.agents)))
+
+    def _value_terms(self, terms: PythonTerms, out: Rows) -> None:
+        """Value the user's reward terms for every agent and pay the rewards."""
+        for row in range(self.envs * self._world.agents):
+            self._current, agent = divmod(row, self._world.agents)
+            terms.act(row, int(self._action[self._current, agent]))
+            terms.reward(row, float(self._reward[self._current, agent]))
+            terms.value(row, self._seen(self._current, agent), {"agent": agent, "step": int(self.count[self._current])})
+        terms.pay(out)
 
     def _end(self, envs: Sequence[int], out: Rows) -> None:
         """Write the statistics of games that have ended, and start the next ones."""
@@ -130,7 +177,7 @@ class Metta:
             rows = slice(env * agents, (env + 1) * agents)
             out.final_obs[rows] = out.obs[rows]
             counted = self._games[env].get_episode_stats()["agent"]
-            out.behaviour[rows, :-1] = [[own.get(name, 0.0) for name in STATISTICS] for own in counted]
+            out.behaviour[rows, :-1] = [[own.get(name, 0.0) for name in self._simulation.statistics] for own in counted]
             out.behaviour[rows, -1] = self.cuts[env] / self.count[env]
         self._start_games(envs, [next_game(self.games[env]) for env in envs], out)
 
@@ -170,24 +217,61 @@ class Metta:
         for name, array in kept.items():
             getattr(self, name)[:] = array
 
+    def _view_game(self, env: int) -> dict[str, Array]:
+        game, resources = self._games[env], self._simulation.resources
+        kinds = game.object_type_names
+        cells = np.zeros((game.map_height, game.map_width), np.uint8)
+        stock = np.zeros(cells.shape, np.uint16)
+        agents = np.full((self._world.agents, 3), -1, np.int16)
+        held = np.zeros((self._world.agents, len(resources)), np.uint16)
+        for thing in game.grid_objects().values():
+            place = thing["r"], thing["c"]
+            if "agent_id" in thing:
+                agents[thing["agent_id"]] = *place, thing["group_id"]
+                held[thing["agent_id"], list(thing["inventory"])] = list(thing["inventory"].values())
+            else:
+                cells[place] = 1 + kinds.index(thing["type_name"])
+                stock[place] = min(sum(thing["inventory"].values()), 65535)
+        return {
+            "cells": cells,
+            "stock": stock,
+            "agents": agents,
+            "held": held,
+            "earned": np.array(game.get_episode_rewards(), np.float32),
+            "clock": np.array([self.count[env], self._world.steps], np.int32),
+            "names": np.frombuffer("\n".join([",".join(kinds), ",".join(resources)]).encode(), np.uint8),
+        }
+
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
         guarded(work, args, lambda: (self._first + self._current, int(self.games[self._current]), self._steps))
 
 
-def _spec(variant: str, made: Stage, target: Sequence[str]) -> EnvSpec:
-    name = f"mettagrid:{variant}"
+def stack_padded(arrays: Sequence[Array]) -> Array:
+    """Stack arrays, those of smaller maps padded with zeros."""
+    shape = np.max([array.shape for array in arrays], axis=0)
+    stacked = np.zeros((len(arrays), *shape), arrays[0].dtype)
+    for into, array in zip(stacked, arrays, strict=True):
+        into[tuple(map(slice, array.shape))] = array
+    return stacked
+
+
+def _spec(name: str, made: Stage | OwnStage, target: Sequence[str]) -> EnvSpec:
     choose_target(name, (), (), target)
     return EnvSpec(
         name=name,
         obs=ObsSpec((ObsField("", "tokens", (made.world.tokens, 3)),)),
         action=ActionSpec("discrete", (len(made.actions),)),
         teams=(0,) * made.world.agents,
-        exact=True,
-        behaviours=BEHAVIOURS,
+        exact=made.exact,
+        behaviours=made.behaviours,
         world=made.meanings,
     )
 
 
 def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Metta:
     """Make games from the settings."""
-    return Metta(envs, variant=variant, seed=seed, first=first, options=choice.env.options, target=choice.env.target)
+    env = choice.env
+    if choice.name.startswith("python:") or variant not in WORLDS:
+        return Metta(envs, seed=seed, first=first, target=env.target, own=make_stage(choice, variant), choice=choice)
+    options, target = env.options, env.target
+    return Metta(envs, variant=variant, seed=seed, first=first, options=options, target=target, choice=choice)

@@ -6,10 +6,10 @@ of an altar are refilled over time; mines give ore, which an altar exchanges for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -101,21 +101,28 @@ def choose(variant: str, options: Mapping[str, Any]) -> World:
 class Stage:
     """The simulator's configuration of a world; makes its games."""
 
+    statistics = ("heart.gained", "ore.gained", "action.move.success", "action.failed", "cell.unique_visited")
+    """The simulator's statistics of each agent that are reported."""
+    behaviours = ("hearts", "ores", "moves", "failed", "cells", "cut")
+    """Their names, and the share of steps in which an observation had too many tokens."""
+    resources: Sequence[str] = RESOURCES
+    thresholds: ClassVar[Mapping[str, float]] = {}
+    exact = True
+
     def __init__(self, world: World) -> None:
         self.world, config = world, configure_world(world)
-        self._game, names = _convert(config)
+        self._game, names = convert(config)
         self.agents: list[str] = names["agent.agent"]
         ids = config.id_map()
         self.features = {feature.name: int(feature.id) for feature in ids.features()}
         self.tags = {name: number for number, name in enumerate(ids.tag_names())}
         self.actions: list[str] = [action.name for action in config.actions.actions()]
+        self.action_ids = np.arange(len(self.actions), dtype=np.int32)
 
     @cached_property
     def meanings(self) -> tuple[tuple[str, str], ...]:
         """The names of feature ids, tag ids and actions."""
-        named = {"features": self.features, "tags": self.tags}
-        listed = {what: ", ".join(f"{number} {name}" for name, number in ids.items()) for what, ids in named.items()}
-        return (*listed.items(), ("actions", ", ".join(self.actions)))
+        return describe_meanings(self.features, self.tags, self.actions)
 
     def grid(self, seed: int) -> list[list[str]]:
         """The map of a seed: all objects at random cells within the wall."""
@@ -143,7 +150,16 @@ def require() -> Any:
     return import_package("mettagrid.mettagrid_c", "mettagrid", "MettaGrid", INSTALL)
 
 
-def _convert(config: Any) -> tuple[Any, Mapping[str, list[str]]]:
+def describe_meanings(
+    features: Mapping[str, int], tags: Mapping[str, int], actions: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """What tokens and actions mean, as texts that are stored with a policy."""
+    named = {"features": features, "tags": tags}
+    listed = {what: ", ".join(f"{number} {name}" for name, number in ids.items()) for what, ids in named.items()}
+    return (*listed.items(), ("actions", ", ".join(actions)))
+
+
+def convert(config: Any) -> tuple[Any, Mapping[str, list[str]]]:
     """The configuration for the simulator's C++ core, and the names of agents on a map."""
     from mettagrid.config.mettagrid_c_config import convert_to_cpp_game_config
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -360,4 +360,18 @@ def contact_sheet(video: ReplayVideo) -> Image.Image:
         place = (x + 10 * unit, y + tall + 14 * unit)
         write_text(page, place, "   ".join(filter(None, texts)), round(15 * unit), INK, width=cell - 20 * unit)
     page.paste(end.crop((0, height - foot, width, height)), (left, page.height - foot))
+    return page
+
+
+def image_sheet(images: Sequence[tuple[str, Image.Image]]) -> Image.Image:
+    """Images of the same size with captions, in rows of three."""
+    width, height = images[0][1].size
+    columns, gap, text = min(3, len(images)), 14, 28
+    rows = math.ceil(len(images) / columns)
+    size = (columns * (width + gap) + gap, rows * (height + text + gap) + gap)
+    page = Image.new("RGB", size, PAGE)
+    for number, (words, picture) in enumerate(images):
+        x, y = gap + number % columns * (width + gap), gap + number // columns * (height + text + gap)
+        page.paste(picture, (x, y))
+        write_text(page, (x, y + height + text / 2), f"{number + 1}   {words}", 15, INK, width=width)
     return page

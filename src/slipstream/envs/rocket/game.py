@@ -8,7 +8,7 @@ the simulator's internal order of cars changes the last bits, so a resumed run s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from slipstream.envs.rocket import arena, batch, layout
 from slipstream.envs.rocket.actions import KINDS, SPECS, Controls
 from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
+from slipstream.envs.rocket.user_functions import Matches, ObservationBuilder, compile_terms, value_term
 from slipstream.envs.snapshot import ArraySnapshot
 from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.errors import ConfigError
@@ -39,17 +40,24 @@ class Rocket(ArraySnapshot):
 
     KEPT = ("games", "tasks", "count", "history", "behaviour")
 
-    def __init__(self, envs: int, *, team_size: int = 1, mixed: bool = False, **options: Any) -> None:
-        """Make the matches; the other keyword arguments are those of `GameOptions`."""
+    def __init__(
+        self,
+        envs: int,
+        *,
+        team_size: int = 1,
+        mixed: bool = False,
+        observation: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Make the matches; `observation` is the user's builder, other keyword arguments are those of `GameOptions`."""
         given = GameOptions(**({"action_repeat": 8} | options))
         given.check(envs, KINDS)
-        if given.extra_terms:
-            raise ConfigError("`rocket` takes no reward terms of your own.", "use rewards.weights.* for its own terms")
         actions, action_repeat, first = given.actions, given.action_repeat, given.first
         meshes = arena.load()
         self._simulator: Any = arena.require()
         self.envs, self._first, self._seed, self._ticks = envs, first, given.seed, action_repeat
-        self.spec = _spec(team_size, mixed, actions, action_repeat, given.target, meshes)
+        self._builder = ObservationBuilder(observation, 2 * (SLOTS if mixed else team_size)) if observation else None
+        self.spec = _spec(team_size, mixed, actions, action_repeat, given, meshes, self._builder)
         self._slots = slots = self.spec.agents
         self._match = max(round(given.match_seconds * TICK_HZ), action_repeat)
         self._scatter, self._starts = given.random_starts, _read_starts(given.options, slots)
@@ -82,7 +90,11 @@ class Rocket(ArraySnapshot):
         """Kick-offs and respawns of demolished cars in the match so far."""
         self._earlier = np.zeros((envs, 2), np.int64)
         """Goals of earlier matches in the same arena."""
-        self.payout = CombinedReward(SCHEME, given.rewards, self.spec, envs, given.gamma)
+        self.payout = CombinedReward(SCHEME, given.rewards, self.spec, envs, given.gamma, tuple(given.extra_terms))
+        self._matches = Matches(
+            self._balls, self._bodies, self._pads, self._flips, self._present, self._clock, self._score
+        )
+        self._terms = compile_terms(dict(given.extra_terms), self._matches, self.payout.values)
 
     def reset(self, out: Rows) -> None:
         """Reset every env to the first match of its seed."""
@@ -109,6 +121,7 @@ class Rocket(ArraySnapshot):
         """Step every match."""
         old_balls, old_cars, old_score = self._balls.copy(), self._bodies.copy(), self._score.copy()
         present, acted = self._present, self._present.reshape(-1).copy()
+        before = self._matches.copy() if self._terms else None
         self._advance(self._everyone, self._controls.of(action))
         if self.spec.exact:
             self.history[self._everyone, self.count] = action.reshape(self.envs, self._slots, -1)
@@ -117,6 +130,10 @@ class Rocket(ArraySnapshot):
         batch.value_terms(
             self._balls, self._bodies, old_balls, old_cars, present, scored, won, self.payout.values, self.behaviour
         )
+        if before is not None:
+            self._write_clock(self._everyone)
+            for column, term in enumerate(self._terms, len(TERMS)):
+                value_term(term, before, self._matches, self.payout.values, column)
         for env in np.flatnonzero((scored != 0) & ~over).tolist():
             self._kick_off(env)
         if self.payout.shaped:
@@ -292,6 +309,9 @@ class Rocket(ArraySnapshot):
         batch.write_clock(envs, self._score, self.count * self._ticks, self._match, self._clock)
 
     def _write_obs(self, envs: Array, out: Rows) -> None:
+        if self._builder is not None:
+            self._builder.write(envs, self._matches, out.obs, self._first, self.count)
+            return
         batch.observe(envs, self._balls, self._bodies, self._pads, self._flips, self._present, self._clock, out.obs)
 
 
@@ -338,25 +358,33 @@ def _read_starts(options: Mapping[str, Any], cars: int) -> Starts | None:
     return Starts(Path(options["starts"]), float(options.get("starts_share", 0.5)), cars)
 
 
-def _spec(team_size: int, mixed: bool, actions: str, action_repeat: int, target: Sequence[str], meshes: str) -> EnvSpec:
+def _spec(
+    team_size: int,
+    mixed: bool,
+    actions: str,
+    action_repeat: int,
+    given: GameOptions,
+    meshes: str,
+    builder: ObservationBuilder | None,
+) -> EnvSpec:
     slots = SLOTS if mixed else team_size
     sizes = tuple(range(1, SLOTS + 1)) if mixed else (team_size,)
     name = "rocket:mixed" if mixed else "rocket" if team_size == 1 else f"rocket:{team_size}v{team_size}"
     tasks = tuple(f"{size}v{size}{option}" for size in sizes for option in OPTIONS)
     return EnvSpec(
         name=name,
-        obs=vector_obs(batch.obs_size(2 * slots)),
+        obs=vector_obs(builder.width if builder else batch.obs_size(2 * slots)),
         action=SPECS[actions],
         teams=(0,) * slots + (1,) * slots,
-        terms=TERMS,
+        terms=(*TERMS, *given.extra_terms),
         exact=slots == 1,
         step_seconds=action_repeat / TICK_HZ,
         action_repeat=action_repeat,
         behaviours=batch.BEHAVIOURS,
         tasks=tasks,
-        target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), target),
+        target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), given.target),
         absences=mixed,
-        world=(("meshes", meshes),),
+        world=(("meshes", meshes), *([("observation", builder.name)] if builder else [])),
     )
 
 
@@ -364,4 +392,5 @@ def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Rocket:
     """Make matches from the settings."""
     mixed = variant == "mixed"
     team_size = SLOTS if mixed else int(variant[0])
-    return Rocket(envs, team_size=team_size, mixed=mixed, **choice.game_options(first, seed, action_repeat=8))
+    options = choice.game_options(first, seed, action_repeat=8)
+    return Rocket(envs, team_size=team_size, mixed=mixed, observation=choice.observation, **options)

@@ -22,7 +22,9 @@ def labels(spec: EnvSpec) -> Labels:
         options = (tuple(_combination(row) for row in TABLE.tolist()),)
     elif kind == "multi_discrete":
         options = tuple(("-1", "0", "1") if part < JUMP else ("off", "on") for part in range(len(CONTROLS)))
-    return Labels(("controls",) if kind == "discrete" else CONTROLS, options, obs_labels(spec.agents // 2))
+    own = "observation" in dict(spec.world)
+    columns = tuple(f"obs.{k}" for k in range(spec.obs.floats)) if own else obs_labels(spec.agents // 2)
+    return Labels(("controls",) if kind == "discrete" else CONTROLS, options, columns)
 
 
 def _combination(row: list[float]) -> str:

@@ -32,7 +32,7 @@ PIXELS = Game(
 )
 MIXED = Game(
     summary="three questions about an image, a vector and tokens",
-    variants=("multi", "continuous", "team"),
+    variants=("multi", "continuous", "hybrid", "team"),
     make=_make("mixed"),
     labels=lazy("slipstream.envs.tiny.mixed:labels"),
     scripted={"oracle": lazy("slipstream.envs.tiny.mixed:oracle")},

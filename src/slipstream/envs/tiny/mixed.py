@@ -3,7 +3,8 @@
 The answers are the quarter of the image that has the bright square, the index of the largest of four numbers, and the
 feature of the present token with the highest value. Each right answer earns 1/3 in each of 8 steps; the optimum is 8.
 In `multi` an action chooses each answer from four options. In `continuous` it gives each answer as a number in
-[-1, 1], and the reward falls with the distance. `team` has two agents with observations of their own, and an action
+[-1, 1], and the reward falls with the distance. In `hybrid` the first answer is chosen and the others are numbers, as
+mixed actions. `team` has two agents with observations of their own, and an action
 mask that forbids one wrong answer to each question.
 """
 
@@ -35,6 +36,7 @@ COUNT, WINNER, ANSWER, NUMBER, BARRED, EACH = 4, 5, 6, 8, 12, 16
 SPECS = {
     "multi": ActionSpec("multi_discrete", (OPTIONS,) * PARTS),
     "continuous": ActionSpec("continuous", (), (-1.0,) * PARTS, (1.0,) * PARTS),
+    "hybrid": ActionSpec("mixed", (OPTIONS,), (-1.0,) * (PARTS - 1), (1.0,) * (PARTS - 1)),
     "team": ActionSpec("multi_discrete", (OPTIONS,) * PARTS, masked=True),
 }
 
@@ -93,14 +95,14 @@ def write_observations(agents: int, clock: Array, chosen: Array, vectors: Array,
 
 
 @compiled
-def write_rewards(agents: int, continuous: bool, clock: Array, action: Array, reward: Array) -> None:
-    """Write the rewards: a third for each right answer, less for distance if answers are continuous."""
+def write_rewards(agents: int, chosen: int, clock: Array, action: Array, reward: Array) -> None:
+    """Write the rewards: a third for each right answer, less for distance if it is a number; the first are chosen."""
     for row in range(action.shape[0]):
         own, right = clock[row // agents], 0.0
         key, step_key = own[KEY], own[AGE] * agents + row % agents
         for part in range(PARTS):
             answer = answer_of(key, step_key, part)
-            if continuous:
+            if part >= chosen:
                 right += 1.0 - abs(min(max(action[row, part], -1.0), 1.0) - aim(answer))
             elif action[row, part] == answer:
                 right += 1.0
@@ -108,7 +110,7 @@ def write_rewards(agents: int, continuous: bool, clock: Array, action: Array, re
 
 
 def make(variant: str, envs: int, *, first: int = 0, seed: int = 0) -> TinyVector:
-    """Make the variant `multi`, `continuous` or `team`."""
+    """Make the variant `multi`, `continuous`, `hybrid` or `team`."""
     teams = (0, 0) if variant == "team" else (0,)
     spec = EnvSpec(
         name="mixed" if variant == "multi" else f"mixed:{variant}",
@@ -117,7 +119,7 @@ def make(variant: str, envs: int, *, first: int = 0, seed: int = 0) -> TinyVecto
         teams=teams,
         exact=True,
     )
-    rewards = partial(write_rewards, len(teams), variant == "continuous")
+    rewards = partial(write_rewards, len(teams), spec.action.discrete_parts)
     return TinyVector(spec, envs, LENGTH, partial(write_observations, len(teams)), rewards, first=first, seed=seed)
 
 
@@ -129,8 +131,9 @@ def oracle(obs: Array, kind: str, out: Array) -> None:
     out[:, 0] = brightest_quarter(seen["image"].reshape(len(obs), -1))
     out[:, 1] = seen["vector"].argmax(axis=1)
     out[:, 2] = feature[np.arange(len(obs)), highest]
-    if kind == "continuous":
-        out[:] = (out * 2 + 1) / OPTIONS - 1
+    if kind in ("continuous", "mixed"):
+        numbers = out[:, SPECS["hybrid"].discrete_parts if kind == "mixed" else 0 :]
+        numbers[:] = (numbers * 2 + 1) / OPTIONS - 1
 
 
 def labels(spec: EnvSpec) -> Labels:

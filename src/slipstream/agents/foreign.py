@@ -1,0 +1,119 @@
+"""What agents of other libraries share: recurrent states per row, and the choice of actions from a network's outputs.
+
+Their networks give logits, or means and standard deviations; actions are chosen from them by our own kernels, so that
+masks apply and sampled actions depend on nothing but the RNG stream of their row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slipstream.agents.simple import BatchAgent
+from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField
+from slipstream.errors import CheckpointError
+from slipstream.policies.distributions import apply_mask, greedy, sample, standard_normal
+from slipstream.policies.linear_algebra import ZERO
+from slipstream.policies.parameter_layout import DISCRETE, HEAD_KIND
+from slipstream.system.numba_compile import compiled_fused
+from slipstream.system.rng import uniform
+
+
+@compiled_fused
+def choose_actions(
+    rows: Array,
+    outputs: Array,
+    std: Array,
+    head: Array,
+    mask: Array,
+    streams: Array,
+    sampled: bool,
+    probs: Array,
+    out: Array,
+) -> None:
+    """Write the action of each of `rows` from its logits, or from its means and standard deviations.
+
+    `outputs` and `std` are indexed by position in `rows`; `mask`, `streams` and `out` by row.
+    """
+    for i in range(rows.size):
+        row = rows[i]
+        if head[HEAD_KIND] == DISCRETE:
+            if mask.shape[1]:
+                apply_mask(outputs[i], mask[row], head)
+            if sampled:
+                sample(outputs[i], std[i], head, streams, row, probs, out[row])
+            else:
+                greedy(outputs[i], head, out[row])
+        else:
+            for k in range(outputs.shape[1]):
+                noise = standard_normal(streams, row) if sampled else ZERO
+                out[row, k] = outputs[i, k] + std[i, k] * noise
+
+
+@compiled_fused
+def draw_uniforms(rows: Array, streams: Array, out: Array) -> None:
+    """Fill `out` [positions in rows, numbers] with uniform numbers from the RNG stream of each row."""
+    for i in range(rows.size):
+        for k in range(out.shape[1]):
+            out[i, k] = uniform(streams, rows[i])
+
+
+class ForeignAgent(BatchAgent):
+    """An agent whose network belongs to another library; `states` are kept per row, as those of recurrent policies."""
+
+    def __init__(self, name: str, spec: EnvSpec, sampled: bool, state_size: int = 0) -> None:
+        self.name, self.sampled = name, sampled
+        self.obs, self.action = spec.obs, spec.action
+        self.state_size = state_size
+        self._states: Array = np.zeros((0, state_size), np.float32)
+        self._low, self._high = np.array(spec.action.low, np.float32), np.array(spec.action.high, np.float32)
+
+    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
+        """Write actions [rows, parts]."""
+        self.act_rows(np.arange(len(obs)), obs, mask, streams, out, self.memory(len(obs)))
+
+    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
+        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] are recurrent states."""
+        raise NotImplementedError
+
+    def memory(self, rows: int) -> Array:
+        """The recurrent states [rows, size]; another number of rows resets them."""
+        if len(self._states) != rows:
+            self._states = np.zeros((rows, self.state_size), np.float32)
+        return self._states
+
+    def begin(self, rows: Array | None = None) -> None:
+        """Reset the recurrent states of some rows, or of all, at the start of an episode."""
+        self._states[slice(None) if rows is None else rows] = 0
+
+    def choose(
+        self, rows: Array, head: Array, outputs: Array, std: Array, mask: Array, streams: Array, out: Array
+    ) -> None:
+        """Write the actions of `rows` from the network's outputs, which must be finite."""
+        outputs = self.check_finite(np.array(outputs, np.float32))
+        std = np.ascontiguousarray(np.broadcast_to(np.asarray(std, np.float32), outputs.shape))
+        probs = np.zeros(outputs.shape[1], np.float32)
+        choose_actions(rows, outputs, std, head, mask, streams, self.sampled, probs, out)
+
+    def check_finite(self, outputs: Array) -> Array:
+        """Return `outputs`; raise if one of them is not a finite number."""
+        wrong = ~np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise CheckpointError(
+                f"{self.name} gave {outputs[row].tolist()} for an observation: not all are finite numbers.",
+                "check its weights, and that its observations are those it was trained on",
+            )
+        return outputs
+
+
+def field_text(field: ObsField) -> str:
+    """An observation field in messages."""
+    title = f"`{field.name}`: " if field.name else ""
+    return f"{title}{field.kind} of {'x'.join(map(str, field.shape))}"
+
+
+def action_text(action: ActionSpec) -> str:
+    """An action space in messages."""
+    if action.kind == "continuous":
+        return f"{action.parts} continuous actions from {list(action.low)} to {list(action.high)}"
+    return f"discrete actions of {' x '.join(map(str, action.sizes))}"

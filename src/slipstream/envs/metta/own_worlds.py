@@ -1,0 +1,239 @@
+"""MettaGrid worlds of the user: a configuration from a file, or from an object that a Python function makes.
+
+A file holds the fields of a `MettaGridConfig` as YAML or JSON, as `config.model_dump(mode="json")` gives them.
+MettaGrid would import whatever a `type` in such a file names. Here it may only name the map builders and scenes of the
+package itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+
+from slipstream.envs.adapters.adapter_vector import made_in_python
+from slipstream.envs.metta.worlds import convert, describe_meanings, require
+from slipstream.envs.options import check_options
+from slipstream.errors import ConfigError, EnvError
+
+TYPES = re.compile(
+    r"(mettagrid\.(?:map_builder\.\w+|mapgen\.mapgen|mapgen\.scenes\.(?!yaml\.|random_yaml_scene\.)\w+))\.(\w+(?:\.\w+)*)"
+)
+"""The types that a file may name: map builders and scenes of the package, other than scenes that read further files."""
+LIMITS = {"tokens": (2, 4096), "steps": (1, 65535)}
+COUNTS = ("action.move.success", "action.failed", "cell.unique_visited")
+VIBES = "change_vibe"
+"""How the names of actions begin that the package's own PettingZoo env leaves out."""
+
+
+class Shape(NamedTuple):
+    """The sizes of a world."""
+
+    agents: int
+    tokens: int
+    """Tokens of an observation, nearest objects first."""
+    max_tokens: int
+    """Tokens that the simulator writes."""
+    steps: int
+    """The largest length of an episode."""
+
+
+class OwnStage:
+    """The simulator's configuration of a world of the user; makes its games."""
+
+    def __init__(self, name: str, config: Any, options: Mapping[str, Any]) -> None:
+        self.name, self._config = name, config.model_copy(deep=True)
+        game = self._config.game
+        for option, value in _check(options).items():
+            if option == "steps":
+                game.max_steps = value
+        if not 1 <= game.max_steps <= LIMITS["steps"][1]:
+            raise ConfigError(
+                f"`game.max_steps` of `{name}` is {game.max_steps}, which is not 1 to {LIMITS['steps'][1]}.",
+                "set it in the configuration, or set env.options.steps",
+            )
+        budget = game.obs.num_tokens
+        tokens = options.get("tokens", budget)
+        if tokens > budget:
+            raise ConfigError(
+                f"`env.options.tokens` = {tokens} is more than `game.obs.num_tokens` = {budget} of `{name}`.",
+                f"give at most {budget}",
+            )
+        self.world = Shape(game.num_agents, tokens, budget, game.max_steps)
+        self.thresholds = {stat: float(value) for stat, value in game.end_episode_on_game_stats.items()}
+        """Statistics of a game that end it when they reach these values."""
+        resources = list(game.resource_names)
+        self.statistics = (*(f"{resource}.gained" for resource in resources), *COUNTS)
+        self.behaviours = (*resources, "moves", "failed", "cells", "cut")
+        self.resources = resources
+        self._digest = hashlib.sha256(self._config.model_dump_json().encode()).hexdigest()[:16]
+        try:
+            self._game, self._agent_cells = convert(game.model_copy(deep=True))
+            ids = game.id_map()
+            features = {feature.name: int(feature.id) for feature in ids.features()}
+            tags = {tag: number for number, tag in enumerate(ids.tag_names())}
+            self.exact = self.grid(0) == self.grid(0)
+            """Whether a seed determines the map."""
+        except Exception as error:
+            raise EnvError(f"`{name}` cannot be played: {error}", "fix the configuration") from error
+        every = [action.name for action in game.actions.actions()]
+        self.actions = [action for action in every if not action.startswith(VIBES)]
+        self.action_ids = np.array([every.index(action) for action in self.actions], np.int32)
+        """The simulator's number of each action."""
+        self._named = features, tags
+
+    @cached_property
+    def meanings(self) -> tuple[tuple[str, str], ...]:
+        """The names of feature ids, tag ids and actions, and a digest of the configuration."""
+        return (*describe_meanings(*self._named, self.actions), ("config", self._digest))
+
+    def grid(self, seed: int) -> list[list[str]]:
+        """The map of a seed."""
+        builder = self._config.game.map_builder.model_copy(deep=True)
+        for part in _seeded_parts(builder):
+            part.seed = (seed + (part.seed or 0)) % 2**31
+        cells: list[list[str]] = builder.create().build_for_num_agents(self.world.agents).grid.tolist()
+        if not self._agent_cells:
+            return cells
+        from mettagrid.config.mettagrid_c_config import rename_map_agents
+
+        renamed: list[list[str]] = rename_map_agents(cells, dict(self._agent_cells))
+        return renamed
+
+    def make_game(self, seed: int) -> Any:
+        """Make the game of a seed, which determines all its randomness."""
+        return require().MettaGrid(self._game, self.grid(seed), int(seed & 0x7FFFFFFF))
+
+
+def _check(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    check_options("a MettaGrid world of your own", options, tuple(LIMITS))
+    for name, value in options.items():
+        low, high = LIMITS[name]
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ConfigError(
+                f"`env.options.{name}` = {value} is out of range.", f"give a whole number, {low} to {high}"
+            )
+    return options
+
+
+def _seeded_parts(part: Any) -> Iterator[Any]:
+    """The configuration of a map builder and all within it that have a seed."""
+    if isinstance(part, Mapping):
+        part = list(part.values())
+    if isinstance(part, list | tuple):
+        for inner in part:
+            yield from _seeded_parts(inner)
+    elif hasattr(type(part), "model_fields"):
+        if "seed" in type(part).model_fields:
+            yield part
+        for name in type(part).model_fields:
+            yield from _seeded_parts(getattr(part, name))
+
+
+def recognise(made: Any) -> str:
+    """The name of a MettaGrid env or configuration; empty for anything else."""
+    if inspect.isclass(made):
+        return ""
+    config = _config_of(made)
+    return "" if config is None else re.sub(r"[^\w.-]+", "-", config.label) or "world"
+
+
+def _config_of(made: Any) -> Any:
+    """The configuration of what a function made; None if it is something else, or has code of its own."""
+    kind = type(made)
+    names = [f"{base.__module__}.{base.__name__}" for base in inspect.getmro(kind)]
+    if "mettagrid.config.mettagrid_config.MettaGridConfig" in names:
+        return made
+    if names[0] == "mettagrid.envs.pettingzoo_env.MettaGridPettingZooEnv":
+        return None if made._simulator._event_handlers else made._cfg
+    return made.config if names[0] == "mettagrid.simulator.simulator.Simulation" else None
+
+
+def make_stage(choice: Any, variant: str) -> OwnStage:
+    """The world of a file `variant`, or of the user's function."""
+    if not choice.name.startswith("python:"):
+        return OwnStage(choice.name, read_file(variant), choice.env.options)
+    if choice.factory is None:
+        raise made_in_python(choice.name)
+    made = choice.factory()
+    config = _config_of(made)
+    if config is None:
+        raise EnvError(
+            f"The function of `{choice.name}` made a {type(made).__name__}, which has no MettaGrid configuration.",
+            "return a MettaGridConfig or a MettaGridPettingZooEnv",
+        )
+    stage = OwnStage(choice.name, config, choice.env.options)
+    if made is not config:
+        made.close()
+    return stage
+
+
+def read_file(path: str) -> Any:
+    """Read a configuration from a file; nothing in it is imported or executed."""
+    require()
+    from mettagrid.config.mettagrid_config import MettaGridConfig
+
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EnvError(
+            f"`mettagrid:{path}` cannot be read: {error.strerror}.",
+            f"run the command in the folder where {path} is, or give its full path",
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise EnvError(f"`mettagrid:{path}` is not YAML: {error}", "write the fields of a MettaGridConfig") from error
+    if not isinstance(data, dict):
+        raise EnvError(
+            f"`mettagrid:{path}` holds a {type(data).__name__}, not the fields of a MettaGridConfig.",
+            'write it with yaml.safe_dump(config.model_dump(mode="json"))',
+        )
+    try:
+        return MettaGridConfig.model_validate(_replace_types(data, path))
+    except (ValueError, TypeError) as error:
+        raise EnvError(
+            f"`mettagrid:{path}` is not a MettaGridConfig: {_first_errors(error)}",
+            'compare it with MettaGridConfig().model_dump(mode="json")',
+        ) from error
+
+
+def _replace_types(data: Any, path: str) -> Any:
+    """The data with the classes that a `type` names, so that MettaGrid imports nothing."""
+    if isinstance(data, list):
+        return [_replace_types(part, path) for part in data]
+    if not isinstance(data, dict):
+        return data
+    found = {key: _replace_types(part, path) for key, part in data.items()}
+    named = data.get("type")
+    if isinstance(named, str) and "." in named:
+        known = TYPES.fullmatch(named)
+        try:
+            value: Any = import_module(known[1]) if known else None
+            for attribute in known[2].split(".") if known else ():
+                value = getattr(value, attribute)
+        except (ImportError, AttributeError):
+            value = None
+        if value is None:
+            raise EnvError(
+                f"`mettagrid:{path}` names the type `{named}`, and files may only name map builders and scenes of "
+                "mettagrid.",
+                "make the configuration in Python: slipstream.train(lambda: config)",
+            )
+        found["type"] = value
+    return found
+
+
+def _first_errors(error: Exception) -> str:
+    """The first three problems that pydantic found, or the error itself."""
+    if not hasattr(error, "errors"):
+        return str(error)
+    listed = error.errors()
+    texts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in listed[:3]]
+    return "; ".join([*texts, f"{len(listed) - 3} more"] if len(listed) > 3 else texts)

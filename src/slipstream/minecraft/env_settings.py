@@ -1,0 +1,91 @@
+"""The env settings with which a live game has the observations and actions of imported MineRL demos.
+
+`env.options` holds numbers and strings only, so lists are written as on the command line: `size: 64x96`,
+`camera: 10,2,10`, `buttons: attack,back` and `choices: craft=none,planks;equip=none,air`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from slipstream.contracts import ObsSpec
+from slipstream.minecraft.action_maps import BUTTONS, FULL, NAMES
+
+FORMATS = ("minerl", "vpt")
+"""The formats of imported Minecraft demos."""
+TREECHOP_ACTIONS = {"14": "discrete", "full": "multi_discrete"}
+"""The value of treechop's `env.actions` for each action map."""
+TREECHOP_SHAPE = (64, 64, 3)
+TREECHOP_SCALARS = ("compass/angle", "inventory/log")
+
+
+def join_words(lists: Mapping[str, Iterable[str]]) -> str:
+    """Several named lists of words as one string."""
+    return ";".join(f"{name}={','.join(words)}" for name, words in lists.items())
+
+
+def split_words(text: str) -> dict[str, tuple[str, ...]]:
+    """The named lists of words in a string."""
+    parts = [part.partition("=") for part in text.split(";") if part]
+    return {name: tuple(words.split(",")) for name, _, words in parts}
+
+
+def split_size(size: Any) -> tuple[int, int] | None:
+    """Height and width from `64` or `64x96`; None if not set."""
+    if not size:
+        return None
+    height, _, width = str(size).partition("x")
+    return int(height), int(width or height)
+
+
+def minerl_options(origin: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The `env.options` of `minerl:NAME` from the origin of an imported shard; None where no game has such actions."""
+    actions, frames = (origin.get("options", {}).get(key, {}) for key in ("actions", "frames"))
+    found: dict[str, Any] = {}
+    if actions.get("map") == "table":
+        kind = next((kind for kind, names in NAMES.items() if list(names) == actions["names"]), None)
+        if kind is None:
+            return None
+        found |= {"actions": kind, "look": actions["look"], "margin": actions["margin"]}
+    elif actions.get("map") == "full" and actions.get("camera"):
+        bins = actions["camera"]
+        found["actions"] = "full"
+        if bins != FULL.describe()["camera"]:
+            found["camera"] = f"{bins['limit']:g},{bins['width']:g},{bins['mu']:g}"
+        if tuple(actions["buttons"]) != BUTTONS:
+            found["buttons"] = ",".join(actions["buttons"])
+        if actions["choices"]:
+            found["choices"] = join_words(actions["choices"])
+    else:
+        return None
+    if frames.get("size"):
+        found["size"] = "x".join(map(str, frames["size"]))
+    found |= {name: frames[name] for name, usual in (("grey", False), ("stack", 1)) if frames.get(name, usual) != usual}
+    if frames.get("resize", "area") != "area":
+        found["resize"] = frames["resize"]
+    words = {name: names for name, names in origin.get("vocabulary", {}).items() if not name.startswith("raw/")}
+    return found | ({"categories": join_words(words)} if words else {})
+
+
+def treechop_settings(options: Mapping[str, Any], obs: ObsSpec) -> tuple[dict[str, Any], str]:
+    """The env settings of treechop for demos with these options of `minerl:NAME`, and why it does not fit, if so."""
+    shapes = {field.name: field.shape for field in obs.fields}
+    frame, scalars = shapes.get("pov", ()), sorted(name for name in shapes if name != "pov")
+    kind = str(options.get("actions", "14"))
+    differences = {
+        f"their frames are {' x '.join(map(str, frame))}, those of treechop {' x '.join(map(str, TREECHOP_SHAPE))}": (
+            frame != TREECHOP_SHAPE
+        ),
+        f"they have {', '.join(scalars)} beside the frames, treechop {', '.join(TREECHOP_SCALARS)} or nothing": (
+            scalars not in ([], sorted(TREECHOP_SCALARS))
+        ),
+        f"treechop has no action map {kind}": kind not in TREECHOP_ACTIONS,
+        "their buttons, words or camera bins are not those of treechop": any(
+            key in options for key in ("buttons", "choices", "camera")
+        ),
+    }
+    reason = next((text for text, differs in differences.items() if differs), "")
+    own = {"scalars": True} if scalars else {}
+    own |= {"look": options["look"]} if kind == "14" and "look" in options else {}
+    return {"actions": TREECHOP_ACTIONS.get(kind, "discrete"), "options": own}, reason

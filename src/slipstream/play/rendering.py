@@ -1,0 +1,95 @@
+"""Images of games that draw themselves: environments with `render_mode="rgb_array"`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from slipstream.contracts import Array, Rendered
+from slipstream.envs.registry import EnvChoice
+from slipstream.errors import EnvError
+from slipstream.play.engine import AgentLoader, ScheduledGame
+from slipstream.play.replay_recording import SingleGame, play_again, replayed_choice
+from slipstream.runs.replays import Replay
+
+RENDER_PREFIXES = ("gymnasium", "pettingzoo")
+"""Prefixes of environments that are made with a `render_mode`; an env given as a function has its own."""
+FPS = 30.0
+"""Frames per second of an env that declares no `render_fps`."""
+
+
+class RenderedGame:
+    """A game in an env that draws itself: iterate over its images, one for every state before a step."""
+
+    def __init__(
+        self,
+        choice: EnvChoice,
+        game: ScheduledGame | None = None,
+        load: AgentLoader | None = None,
+        replay: Replay | None = None,
+    ) -> None:
+        """Play a scheduled game with agents, or a replay with its actions."""
+        if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame then does not look for a screen
+        choice = _with_images(choice)
+        if replay is not None:
+            facts = replay.facts
+            game = ScheduledGame(facts.players, facts.seed, facts.task)
+        assert game is not None
+        try:
+            self.game = SingleGame(choice, game, load)
+        except EnvError as error:
+            if "render_mode" in error.message:
+                raise no_images(choice.name) from error
+            raise
+        self.total = np.zeros(self.game.spec.agents)
+        """The return of each agent so far."""
+        self._replay = replay
+        vector = self.game.vector
+        fps = vector.render_fps if isinstance(vector, Rendered) else None
+        self.rate = (fps or FPS) / self.game.spec.action_repeat
+        """Steps per second at the game's own speed."""
+
+    @classmethod
+    def of_replay(cls, replay: Replay, modules: tuple[str, ...] = ()) -> RenderedGame:
+        """A replay that is played again from its seed and actions."""
+        return cls(replayed_choice(replay, modules), replay=replay)
+
+    def images(self) -> Iterator[Array]:
+        """Play the game to its end; uint8 images [height, width, 3]."""
+        with contextlib.closing(self.game):
+            if self._replay is not None:
+                for _ in play_again(self._replay, self.game):
+                    yield self._image()
+                return
+            while not self.game.over:
+                yield self._image()
+                self.game.act()
+                self.game.step()
+                self.total += self.game.rows.reward
+
+    def _image(self) -> Array:
+        vector, name = self.game.vector, self.game.spec.name
+        found = vector.render() if isinstance(vector, Rendered) else None
+        if not isinstance(found, np.ndarray) or found.ndim != 3 or found.shape[2] not in (3, 4):
+            raise no_images(name)
+        return np.ascontiguousarray(found[:, :, :3]).astype(np.uint8, copy=False)
+
+
+def no_images(env: str) -> EnvError:
+    """The error for an environment that can be drawn in no way."""
+    return EnvError(
+        f"`{env}` cannot be drawn: it has neither a drawing of its own nor `rgb_array` images.",
+        'an environment of your own can return an image from render() with render_mode="rgb_array"',
+    )
+
+
+def _with_images(choice: EnvChoice) -> EnvChoice:
+    if choice.factory is not None or choice.name.partition(":")[0] not in RENDER_PREFIXES:
+        return choice
+    options = {**choice.env.options, "render_mode": "rgb_array"}
+    return replace(choice, env=choice.env.model_copy(update={"options": options}), native=False)

@@ -1,0 +1,244 @@
+"""The user's reward terms in Python environments: values by hand, errors, processes and training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import slipstream as ss
+from slipstream.cli import main
+from slipstream.contracts import Array, Vector, empty_rows
+from slipstream.envs.registry import EnvChoice
+from slipstream.errors import ConfigError, EnvFault
+from slipstream.settings import RewardSettings
+from slipstream.stages.prepare import load_terms
+from slipstream.vector.make import choose_native, make_vector, spread_vector
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """Counts up by the action in one reused array, ends at 3, and pays 1 per step."""
+
+    observation_space = gymnasium.spaces.Dict({"at": gymnasium.spaces.Box(-9, 9, (1,), np.float32)})
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self._obs = {"at": np.zeros(1, np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Start at 0."""
+        self._obs["at"][0] = 0
+        return self._obs, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Move by the action."""
+        self._obs["at"][0] += action
+        return self._obs, 1.0, bool(self._obs["at"][0] >= 3), False, {"bonus": 4.0}
+
+
+def gain(before: Any, action: Any, after: Any, info: Any) -> float:
+    """The progress, which is the action, plus the bonus of the info."""
+    assert after["at"][0] - before["at"][0] == action
+    return float(10 * before["at"][0] + action + info["bonus"])
+
+
+def walk(rewards: RewardSettings | None = None, **terms: Any) -> Vector:
+    """One walk with reward terms."""
+    return make_vector(EnvChoice("python:Walk", rewards=rewards or RewardSettings(), factory=Walk, terms=terms), 1)
+
+
+def paid(vector: Vector, actions: list[int]) -> tuple[list[float], Array]:
+    """The reward of each step, and the sums of the terms."""
+    out = empty_rows(vector.spec, 1)
+    vector.reset(out)
+    rewards = []
+    for action in actions:
+        vector.step(np.array([[action]], np.int32), out)
+        rewards.append(float(out.reward[0]))
+    return rewards, out.terms[0]
+
+
+def test_terms_by_hand() -> None:
+    """A term sees the observations around a step, also at the end of an episode, and adds to the env's own reward."""
+    vector = walk(RewardSettings(weights={"gain": 0.5, "env": 3.0}), gain=gain)
+    assert vector.spec.terms == ("env", "gain")
+    rewards, terms = paid(vector, [1, 2, 2])
+    assert rewards == [3 + 0.5 * (0 + 1 + 4), 3 + 0.5 * (10 + 2 + 4), 3 + 0.5 * (0 + 2 + 4)]
+    assert terms.tolist() == [9.0, 13.5]
+
+
+def test_without_terms_nothing_changes() -> None:
+    """An env without own terms has no terms; weight 0 removes the env's own reward; clipping acts on own terms."""
+    assert walk().spec.terms == () and paid(walk(), [1])[0] == [1.0]
+    assert paid(walk(RewardSettings(weights={"env": 0.0}), gain=gain), [1])[0] == [5.0]
+    assert paid(walk(RewardSettings(clip=2.0), gain=gain), [1])[0] == [3.0]
+
+
+def test_a_failing_term_is_named() -> None:
+    """An exception is reported with term, env and step; NaN is passed on to the collector."""
+    with pytest.raises(EnvFault, match="Reward term `broken`: ZeroDivisionError") as caught:
+        paid(walk(broken=lambda before, action, after, info: 1 / 0), [1])
+    assert (caught.value.env, caught.value.step) == (0, 1)
+    assert np.isnan(paid(walk(nan=lambda before, action, after, info: np.nan), [1])[0][0])
+
+
+def test_wrong_terms_are_config_errors() -> None:
+    """A wrong signature, an unknown weight, a taken name and an unusable setting are found when envs are made."""
+    with pytest.raises(ConfigError) as caught:
+        walk(short=lambda before, after: 0.0)
+    assert "4 arguments" in caught.value.message and "short(before, action, after, info)" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"`rewards.weights.gian`. Did you mean `rewards.weights.gain`"):
+        walk(RewardSettings(weights={"gian": 1.0}), gain=gain)
+    with pytest.raises(ConfigError, match=r"Unknown setting `rewards.weights.touch`"):
+        walk(RewardSettings(weights={"touch": 1.0}))
+    with pytest.raises(ConfigError, match="`env` is built in"):
+        walk(env=gain)
+    with pytest.raises(ConfigError, match=r"`rewards.potential` is set"):
+        walk(RewardSettings(potential=True), gain=gain)
+    with pytest.raises(ConfigError) as caught:
+        make_vector(EnvChoice("soccer", terms={"short": lambda before, after: 0.0}), 1)
+    assert "short(before, after, clock, car, team_size)" in caught.value.hint
+    with pytest.raises(ConfigError, match="returns none, not a number"):
+        make_vector(EnvChoice("kart", terms={"nothing": lambda before, after, clock: None}), 1)
+
+
+def test_games_without_terms_refuse_them() -> None:
+    """A game that ignores terms, weights or an observation builder raises, and so does a vector env."""
+    with pytest.raises(ConfigError, match="`recall` takes no reward terms of your own, such as `gain`"):
+        make_vector(EnvChoice("recall", terms={"gain": gain}), 1)
+    with pytest.raises(ConfigError, match=r"`rewards.weights.goal` is set, but `recall` has no reward terms"):
+        make_vector(EnvChoice("recall", rewards=RewardSettings(weights={"goal": 1.0})), 1)
+    with pytest.raises(ConfigError, match="`soccer` takes no observation builder"):
+        make_vector(EnvChoice("soccer", observation=gain), 1)
+    choice = EnvChoice("gymnasium:CartPole-v1", terms={"gain": gain})
+    assert choose_native(choice, make_vector(choice, 1).spec, 1)[0] == "reward terms are computed for single envs"
+    with pytest.raises(ConfigError, match="takes no reward terms"):
+        make_vector(EnvChoice("gymnasium:CartPole-v1", terms={"gain": gain}, native=True), 1)
+
+
+def test_turns_are_valued_when_a_player_acts_again() -> None:
+    """In a turn-based game, a player's term compares the observations of its own two turns."""
+    pytest.importorskip("pettingzoo")
+    seen: list[tuple[str, int, float, float]] = []
+
+    def mark(before: Any, action: Any, after: Any, info: Any) -> float:
+        seen.append((info["agent"], int(action), float(before.sum()), float(after.sum())))
+        return float(action)
+
+    vector = make_vector(EnvChoice("pettingzoo:tictactoe", terms={"mark": mark}), 1)
+    out = empty_rows(vector.spec, 1)
+    vector.reset(out)
+    rewards = []
+    for action in range(4):
+        vector.step(np.full((2, 1), action, np.int32), out)
+        rewards.append(out.reward.tolist())
+    assert seen == [("player_1", 0, 0, 2), ("player_2", 1, 1, 3), ("player_1", 2, 2, 4)]
+    assert rewards == [[0, 0], [0, 0], [0, 1], [2, 0]]
+
+
+def test_agents_that_act_together_are_valued_one_by_one() -> None:
+    """In a parallel game each agent that acted has its own observations and action."""
+    pytest.importorskip("mpe2")
+    seen: list[tuple[str, int, tuple[int, ...]]] = []
+
+    def number(before: Any, action: Any, after: Any, info: Any) -> float:
+        assert before.shape == after.shape and not np.array_equal(before, after)
+        seen.append((info["agent"], int(action), before.shape))
+        return 100.0 + int(action)
+
+    vector = make_vector(EnvChoice("pettingzoo:simple_tag", terms={"number": number}), 1)
+    out = empty_rows(vector.spec, 1)
+    vector.reset(out)
+    vector.step(np.arange(1, 5, dtype=np.int32)[:, None], out)
+    assert [(agent, action) for agent, action, _ in seen] == [
+        *(("adversary_0", 1), ("adversary_1", 2), ("adversary_2", 3), ("agent_0", 4))
+    ]
+    assert {shape for *_, shape in seen} == {(16,), (14,)}, "the env's own observations, not padded rows"
+    assert out.terms[:, 1].tolist() == [101, 102, 103, 104]
+    assert out.reward == pytest.approx(out.terms.sum(axis=1))
+
+
+@pytest.mark.slow
+def test_processes_get_the_same_rewards() -> None:
+    """One process and two processes compute the same rewards and terms, normalised too."""
+
+    def tilt(before: Any, action: Any, after: Any, info: Any) -> float:
+        return float(abs(after[2]) - abs(before[2])) + int(action)
+
+    choice = EnvChoice("gymnasium:CartPole-v1", rewards=RewardSettings(normalise=True), terms={"tilt": tilt})
+    found = []
+    for kind in ("serial", "processes"):
+        vector = spread_vector(choice, 4, kind, 2)
+        try:
+            out = empty_rows(vector.spec, 4)
+            vector.reset(out)
+            steps = []
+            for t in range(30):
+                vector.step(np.full((4, 1), t % 2, np.int32), out)
+                steps.append(np.column_stack([out.reward, out.terms]))
+            found.append(np.array(steps))
+        finally:
+            vector.close()
+    assert (found[0] == found[1]).all()
+
+
+@pytest.mark.slow
+def test_a_run_with_terms(tmp_path: Path) -> None:
+    """Terms are logged by name, and a run resumes only with them."""
+    given: dict[str, Any] = {"terms": {"gain": gain}}
+    run = ss.train(Walk, steps=128, preset="smoke", run=tmp_path / "run", **given)
+    last = run.metrics()[-1]
+    assert last["reward/env"] == pytest.approx(1.0) and last["reward/gain"] > 4
+    with pytest.raises(ConfigError, match="gain") as caught:
+        ss.resume(run.path, steps=256, env=Walk)
+    assert "--reward" in caught.value.hint
+    assert ss.resume(run.path, steps=256, env=Walk, **given).facts["steps"] == 256
+
+
+def test_terms_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--reward` names a function or a mapping of an imported module; other modules are not imported."""
+    (tmp_path / "my_reward_terms.py").write_text("def slow(b, a, n, i): return 1.0\nBOTH = {'x': slow, 'y': slow}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    modules = ["my_reward_terms"]
+    assert list(load_terms(["my_reward_terms:slow", "my_reward_terms:BOTH"], modules)) == ["slow", "x", "y"]
+    for text, given, hint in (
+        ("my_reward_terms:slow", [], "--import my_reward_terms"),
+        ("slow", modules, "MODULE:NAME"),
+        ("my_reward_terms:slwo", modules, "check the name"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_terms([text], given)
+        assert hint in caught.value.hint
+
+
+@pytest.mark.slow
+def test_commands_name_report_and_ablate_a_term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The printed command resumes; `rewards report` and `ablate` list the term; `check-env` refuses a bad one."""
+    (tmp_path / "ablated_terms.py").write_text("def fast(b, a, n, i): return abs(n[1])\ndef bad(b): return 1.0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env, own = "gymnasium:CartPole-v1", ["--import", "ablated_terms", "--reward", "ablated_terms:fast"]
+    tiny = ["--preset", "smoke", "--set", "plan.collector=local", "--set", "rewards.weights.fast=0.1"]
+
+    def call(*words: str) -> Any:
+        return CliRunner().invoke(main, list(words))
+
+    trained = call("train", env, "--steps", "128", "--run", "r", *own, *tiny)
+    assert trained.exit_code == 0, trained.output
+    (line,) = (line for line in trained.stdout.splitlines() if line.startswith("resume: slipstream "))
+    assert "--import ablated_terms --reward ablated_terms:fast" in line
+    resumed = call(*line.removeprefix("resume: slipstream ").split())
+    assert resumed.exit_code == 0, resumed.output
+    report = call("rewards", "report", "--env", env, "--agent", "random", "--games", "4", "--json", *own)
+    terms = json.loads(report.stdout.splitlines()[-1])["terms"]
+    assert list(terms) == ["env", "fast"] and terms["fast"]["group"] == "own" and terms["fast"]["per_game"] > 0
+    ablated = call("rewards", "ablate", env, "--seeds", "1", "--steps", "128", "--games", "2", "--json", *own, *tiny)
+    assert list(json.loads(ablated.stdout.splitlines()[-1])["terms"]) == ["fast"], ablated.output
+    refused = call("check-env", env, "--import", "ablated_terms", "--reward", "ablated_terms:bad")
+    assert refused.exit_code == 2 and "bad(before, action, after, info)" in refused.stderr
