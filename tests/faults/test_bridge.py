@@ -32,6 +32,14 @@ def call(*words: str) -> Result:
     return CliRunner().invoke(main, list(words), catch_exceptions=False)
 
 
+def command(process: psutil.Process) -> str:
+    """The command line of a process; empty if it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in an empty folder."""
@@ -73,7 +81,6 @@ def test_nothing_outlives_the_run(
     """The game hangs and has started two more processes, one in its own session: all end with the trainer."""
     deadline = ["--set", "plan.deadline_s=3"] if number == signal.SIGTERM else []
     process, mark = launch("train", "minerl:Java-v0", "--run", "r", *TINY, *ACTORS, *deadline, "--python", other_python)
-    script = "time.sleep(600)"
-    assert until(lambda: sum(script in " ".join(one.cmdline()) for one in living(mark)) == 4, 60), "two per env"
+    assert until(lambda: sum("time.sleep(600)" in command(one) for one in living(mark)) == 4, 60), "two per env"
     process.send_signal(number)
     assert until(lambda: not living(mark), 15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from slipstream.api import watch
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError, MachineError
-from slipstream.play import films
+from slipstream.play import video_files
 from slipstream.play.engine import ScheduledGame, play_scheduled
 from slipstream.play.rendering import RenderedGame
 from slipstream.play.replay_recording import write_replay
@@ -103,14 +104,43 @@ def test_a_replay_is_played_again_for_its_images(tmp_path: Path) -> None:
     assert done.exit_code == 0 and f"{played.length} frames" in done.output
     words = ["replay", str(path), "--gif", str(tmp_path / "a.gif"), "--to", "0.1", "--fps", "50"]
     assert "5 frames" in CliRunner().invoke(main, words).output
+    for cut, said in (
+        (["--gif", str(tmp_path / "b.gif"), "--from", "0.011", "--to", "0.015"], "No step of the game"),
+        (["--mp4", str(tmp_path / "b.mp4"), "--from", "0.011", "--to", "0.015"], "No step of the game"),
+        (["--png", str(tmp_path / "b.png"), "--to", "0.1"], "--from and --to do not apply to --png"),
+        (["--gif", str(tmp_path)], "is a folder"),
+    ):
+        refused = CliRunner().invoke(main, ["replay", str(path), *cut])
+        assert refused.exit_code in (2, 6) and said in refused.output, refused.output
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.gif", "a.mp4", "game.replay"]
 
 
-@pytest.mark.parametrize("env", ["recall", "atari:Pong"])
-def test_a_game_without_images_is_an_error(env: str, tmp_path: Path) -> None:
-    """A game that has neither a drawing nor `rgb_array` is named, and nothing is written."""
-    with pytest.raises(EnvError, match=f"`{env}` cannot be drawn"):
-        watch(("random",), env, gif=tmp_path / "a.gif")
+def test_a_game_without_images_is_an_error(tmp_path: Path) -> None:
+    """A game that has neither a drawing nor images is named, and nothing is written."""
+    with pytest.raises(EnvError, match="`recall` cannot be drawn"):
+        watch(("random",), "recall", gif=tmp_path / "a.gif")
     assert not list(tmp_path.iterdir())
+
+
+def test_image_observations_are_drawn(tmp_path: Path) -> None:
+    """A game without `rgb_array` is drawn by the newest frame that its agent sees."""
+    game = RenderedGame(EnvChoice("atari:Pong"), ScheduledGame(("random",), 0), load_agent)
+    images = game.images()
+    first, second = next(images), next(images)
+    images.close()
+    newest = game.game.rows.obs[0].reshape(4, 84, 84)[-1]
+    assert first.shape == (84, 84, 3) and (second == newest[:, :, None]).all() and len(np.unique(second)) > 2
+
+
+def test_an_env_in_another_interpreter_draws_itself(tmp_path: Path) -> None:
+    """Images cross the bridge: they equal those of the same env in this interpreter, at its own rate."""
+    here, there = (
+        RenderedGame(EnvChoice(CARTPOLE, python=python), ScheduledGame(("random",), 3), load_agent)
+        for python in ("", sys.executable)
+    )
+    assert here.rate == there.rate == 50
+    first, second = list(here.images()), list(there.images())
+    assert len(first) == len(second) > 2 and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_an_env_that_was_made_without_images_is_an_error(tmp_path: Path) -> None:
@@ -145,4 +175,4 @@ def test_a_video_without_pyav_names_the_extra(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(MachineError, match=r"slipstream\[video\]"):
         watch(("random",), Painted, mp4=tmp_path / "a.mp4")  # type: ignore[arg-type]
     watch(("random",), Painted, gif=tmp_path / "a.gif", on_notice=lambda _: None)  # type: ignore[arg-type]
-    assert films.SLOW_FPS == 20 and (tmp_path / "a.gif").exists()
+    assert video_files.SLOW_FPS == 20 and (tmp_path / "a.gif").exists()

@@ -18,17 +18,7 @@ from slipstream.runs import sinks
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import Metrics
 from slipstream.runs.sinks import CSVSink, MetricsSink, RunInfo, SinkWriter, make_sinks
-
-TINY: dict[str, Any] = {
-    "preset": "smoke",
-    "plan__collector": "local",
-    "plan__envs": 4,
-    "ppo__rollout": 16,
-    "ppo__minibatch": 64,
-    "every__log": 1,
-    "every__evaluate": 0,
-    "tuned": False,
-}
+from tiny_run import TINY_RUN
 
 
 class Recorder:
@@ -98,7 +88,7 @@ def test_csv_of_a_resumed_run_is_rewound(tmp_path: Path) -> None:
 
 def test_csv_in_training_equals_metrics_jsonl(tmp_path: Path) -> None:
     """Names are stored with the settings: a run that is resumed without saying so writes the same file on."""
-    train("recall", run=tmp_path / "run", steps=128, sinks=["csv"], **TINY)
+    train("recall", run=tmp_path / "run", steps=128, sinks=["csv"], **TINY_RUN)
     run = resume(tmp_path / "run", steps=256)
     rows = table(tmp_path / "run" / "metrics.csv")
     assert [int(row["steps"]) for row in rows] == [row["steps"] for row in run.metrics()] == [64, 128, 192, 256]
@@ -108,7 +98,7 @@ def test_csv_in_training_equals_metrics_jsonl(tmp_path: Path) -> None:
 def test_an_own_sink_gets_the_run_and_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A sink sees the settings, every row without `steps`, and the end; what `open` returns is shown."""
     sink = Recorder()
-    run = train("recall", run=tmp_path / "run", steps=128, sinks=[sink], **TINY)
+    run = train("recall", run=tmp_path / "run", steps=128, sinks=[sink], **TINY_RUN)
     assert isinstance(sink, MetricsSink)
     (_, opened), *logged, closed = sink.calls
     assert (opened.env, opened.stage, opened.resumed_at, opened.name) == ("recall", "train", None, "run")
@@ -123,7 +113,7 @@ def test_a_failing_sink_is_dropped_with_one_warning(
 ) -> None:
     """Training finishes, other sinks get everything, and there is one warning with the reason."""
     broken, other = Recorder(method), Recorder()
-    run = train("recall", run=tmp_path / "run", steps=128, sinks=[broken, other], **TINY)
+    run = train("recall", run=tmp_path / "run", steps=128, sinks=[broken, other], **TINY_RUN)
     assert run.facts["steps"] == 128 and len(run.metrics()) == 2
     assert [name for name, *_ in broken.calls].count(method) == 1 and broken.calls[-1][0] == method
     assert [name for name, *_ in other.calls] == ["open", "log", "log", "close"]
@@ -158,7 +148,7 @@ def test_a_missing_tracker_is_an_error_before_training(name: str, tmp_path: Path
     if importlib.util.find_spec(name) is not None:
         pytest.skip(f"{name} is installed")
     with pytest.raises(MachineError, match=rf'pip install "slipstream\[{name}\]"'):
-        train("recall", run=tmp_path / "run", sinks=[name], **TINY)
+        train("recall", run=tmp_path / "run", sinks=[name], **TINY_RUN)
     assert not (tmp_path / "run").exists()
 
 
@@ -171,7 +161,7 @@ def test_wrong_sinks_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a metrics sink"):
         make_sinks([CSVSink])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match=r"Setting `sinks` cannot be 'wandbb'"):
-        train("recall", run=tmp_path / "run", sinks=["wandbb"], **TINY)
+        train("recall", run=tmp_path / "run", sinks=["wandbb"], **TINY_RUN)
 
 
 def test_the_flag_sets_the_setting() -> None:

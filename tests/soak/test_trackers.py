@@ -14,18 +14,9 @@ import pytest
 import slipstream as ss
 from slipstream.api import Run
 from slipstream.testing import ToyEnv
+from tiny_run import TINY_RUN
 
 TRACKER = os.environ["SLIPSTREAM_SOAK"]
-SETTINGS = {
-    "preset": "smoke",
-    "plan__collector": "local",
-    "plan__envs": 4,
-    "ppo__rollout": 16,
-    "ppo__minibatch": 64,
-    "every__log": 1,
-    "every__evaluate": 0,
-    "tuned": False,
-}
 KEY = "episode/return_mean"
 Histories = list[tuple[int, float]]
 
@@ -47,7 +38,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def trained(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> tuple[Run, Histories]:
     """Train, resume, check that nothing was dropped, and return what metrics.jsonl holds."""
-    ss.train(lambda: ToyEnv(), run=tmp_path / "run", steps=256, sinks=[TRACKER], **SETTINGS)
+    ss.train(lambda: ToyEnv(), run=tmp_path / "run", steps=256, sinks=[TRACKER], **TINY_RUN)
     run = ss.resume(tmp_path / "run", steps=512, env=lambda: ToyEnv())
     said = capfd.readouterr().err
     assert "was dropped" not in said and "not finished" not in said
@@ -106,7 +97,7 @@ def test_trackio_local(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
 
 def test_a_broken_tracker_is_dropped(tmp_path: Path, capfd: pytest.CaptureFixture[str], broken: Any) -> None:
     """A tracker that cannot be opened is dropped with one warning, and the run finishes."""
-    run = ss.train(lambda: ToyEnv(), run=tmp_path / "run", steps=256, sinks=[broken], **SETTINGS)
+    run = ss.train(lambda: ToyEnv(), run=tmp_path / "run", steps=256, sinks=[broken], **TINY_RUN)
     assert run.facts["steps"] == 256 and len(run.metrics()) == 4
     assert capfd.readouterr().err.count("was dropped") == 1
 

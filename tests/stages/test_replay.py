@@ -77,10 +77,10 @@ def test_an_animation(kept: Path, tmp_path: Path) -> None:
     """A GIF has the expected number of frames, size and pace, and keeps blue and orange."""
     done = call(kept, "--gif", tmp_path / "x.gif", "--from", 1, "--to", 2, "--fps", 10, "--size", "320x180")
     assert done.exit_code == 0
-    with Image.open(tmp_path / "x.gif") as film:
-        assert film.size == (320, 180) and film.n_frames >= 9 and film.info["duration"] == 100
-        film.seek(5)
-        frame = np.asarray(film.convert("RGB")).astype(int)
+    with Image.open(tmp_path / "x.gif") as video:
+        assert video.size == (320, 180) and video.n_frames >= 9 and video.info["duration"] == 100
+        video.seek(5)
+        frame = np.asarray(video.convert("RGB")).astype(int)
     assert ((frame[..., 2] > 220) & (frame[..., 0] < 110)).sum() > 50
     assert ((frame[..., 0] > 220) & (frame[..., 2] < 110)).sum() > 50
 

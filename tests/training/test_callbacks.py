@@ -17,19 +17,9 @@ from slipstream.runs.checkpoint import find, load, steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.settings import Settings
 from slipstream.training.callbacks import TrainingHandle
+from tiny_run import TINY_RUN
 
-TINY: dict[str, Any] = {
-    "preset": "smoke",
-    "plan__collector": "local",
-    "plan__envs": 4,
-    "ppo__rollout": 16,
-    "ppo__minibatch": 64,
-    "every__log": 1,
-    "every__evaluate": 0,
-    "every__checkpoint": 64,
-    "keep": 50,
-    "tuned": False,
-}
+TINY: dict[str, Any] = TINY_RUN | {"every__checkpoint": 64, "keep": 50}
 
 
 def run_tiny(path: Path, on_iteration: Callable[..., Any], **settings: Any) -> Run:

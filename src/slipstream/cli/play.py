@@ -174,20 +174,22 @@ def replay(
 ) -> None:
     """Print the events of a recorded game, or render it as a video or an image."""
     from slipstream.envs.registry import import_modules
-    from slipstream.play import films
+    from slipstream.play import video_files
     from slipstream.runs.replays import Replay
     from slipstream.stages import replay as stage
 
     import_modules(modules)
+    if png is not None and (first or last is not None):
+        raise ConfigError("--from and --to do not apply to --png, which shows the whole game.", "leave them out")
     recorded = Replay.open(file)
-    cut = films.FilmOptions(speed, fps, _parse_size(size), first, last)
+    cut = video_files.VideoOptions(speed, fps, _parse_size(size), first, last)
     facts, lines = stage.describe(recorded), []
     with Bar("frames") as bar:
-        for path, save in ((mp4, films.save_mp4), (gif, films.save_gif)):
+        for path, save in ((mp4, video_files.save_mp4), (gif, video_files.save_gif)):
             if path is not None:
                 lines.append(f"{path}: {save(recorded, path, cut, bar.show, modules):,} frames")
         if png is not None:
-            films.save_png(recorded, png, cut, modules)
+            video_files.save_png(recorded, png, cut, modules)
             lines.append(f"{png}: the key moments")
     if verify:
         from slipstream.play.replay_recording import verify as check

@@ -130,9 +130,8 @@ class TorchEngine(HostEngine):
         self.micro_batch = micro_batch
         self.device = device
         self.policy = ActorCritic(design).to(device)
-        if (
-            cuda and design.policy.network is None
-        ):  # the memory format of half-precision convolutions; tensors that are not images are not affected
+        if cuda and design.policy.network is None:
+            # The memory format of half-precision convolutions; tensors that are not images are not affected.
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.policy.checkpointing = checkpointing
         self.optimiser = Optimiser(self.policy, optimiser)

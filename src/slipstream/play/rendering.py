@@ -1,4 +1,4 @@
-"""Images of games that draw themselves: environments with `render_mode="rgb_array"`."""
+"""Images of games without a drawing of ours: those of `render_mode="rgb_array"`, or what the first agent sees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from slipstream.contracts import Array, Rendered
+from slipstream.contracts import Array, EnvSpec, ObsField, Rendered
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import EnvError
 from slipstream.play.engine import AgentLoader, ScheduledGame
@@ -23,7 +23,10 @@ FPS = 30.0
 
 
 class RenderedGame:
-    """A game in an env that draws itself: iterate over its images, one for every state before a step."""
+    """A game whose images come from its env, one for every state before a step.
+
+    An env without `rgb_array` images is drawn by the newest frame of its image observations, if it has any.
+    """
 
     def __init__(
         self,
@@ -35,17 +38,11 @@ class RenderedGame:
         """Play a scheduled game with agents, or a replay with its actions."""
         if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame then does not look for a screen
-        choice = _with_images(choice)
         if replay is not None:
             facts = replay.facts
             game = ScheduledGame(facts.players, facts.seed, facts.task)
         assert game is not None
-        try:
-            self.game = SingleGame(choice, game, load)
-        except EnvError as error:
-            if "render_mode" in error.message:
-                raise no_images(choice.name) from error
-            raise
+        self.game = _make_game(choice, game, load)
         self.total = np.zeros(self.game.spec.agents)
         """The return of each agent so far."""
         self._replay = replay
@@ -72,24 +69,48 @@ class RenderedGame:
                 self.game.step()
                 self.total += self.game.rows.reward
 
+    def close(self) -> None:
+        """Close the env; may be called twice."""
+        self.game.close()
+
     def _image(self) -> Array:
         vector, name = self.game.vector, self.game.spec.name
         found = vector.render() if isinstance(vector, Rendered) else None
-        if not isinstance(found, np.ndarray) or found.ndim != 3 or found.shape[2] not in (3, 4):
+        if isinstance(found, np.ndarray) and found.ndim == 3 and found.shape[2] in (3, 4):
+            return np.ascontiguousarray(found[:, :, :3]).astype(np.uint8, copy=False)
+        seen = _image_field(self.game.spec)
+        if seen is None:
             raise no_images(name)
-        return np.ascontiguousarray(found[:, :, :3]).astype(np.uint8, copy=False)
+        frame = self.game.spec.obs.split(self.game.rows.obs[:1])[seen.name].reshape(-1, *seen.shape[-3:])[-1]
+        return np.ascontiguousarray(frame if frame.shape[2] == 3 else frame[:, :, -1:].repeat(3, axis=2))
 
 
 def no_images(env: str) -> EnvError:
     """The error for an environment that can be drawn in no way."""
     return EnvError(
-        f"`{env}` cannot be drawn: it has neither a drawing of its own nor `rgb_array` images.",
+        f"`{env}` cannot be drawn: it has no drawing of its own, no `rgb_array` images and no images as observations.",
         'an environment of your own can return an image from render() with render_mode="rgb_array"',
     )
 
 
-def _with_images(choice: EnvChoice) -> EnvChoice:
+def _make_game(choice: EnvChoice, game: ScheduledGame, load: AgentLoader | None) -> SingleGame:
+    """A game in an env that is made with `render_mode="rgb_array"` if it takes one."""
     if choice.factory is not None or choice.name.partition(":")[0] not in RENDER_PREFIXES:
-        return choice
+        return SingleGame(choice, game, load)
     options = {**choice.env.options, "render_mode": "rgb_array"}
-    return replace(choice, env=choice.env.model_copy(update={"options": options}), native=False)
+    try:
+        return SingleGame(
+            replace(choice, env=choice.env.model_copy(update={"options": options}), native=False), game, load
+        )
+    except EnvError as error:
+        if "render_mode" not in error.message:
+            raise
+    made = SingleGame(choice, game, load)
+    if _image_field(made.spec) is None:
+        made.close()
+        raise no_images(choice.name)
+    return made
+
+
+def _image_field(spec: EnvSpec) -> ObsField | None:
+    return next((field for field in spec.obs.fields if field.kind == "image"), None)

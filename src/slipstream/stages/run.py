@@ -20,7 +20,7 @@ from slipstream.errors import ConfigError, did_you_mean
 from slipstream.perf import plan_cache
 from slipstream.perf.trial import run_trial
 from slipstream.perf.tune import tune
-from slipstream.play.films import FilmOptions, save_png
+from slipstream.play.video_files import VideoOptions, save_png
 from slipstream.runs.checkpoint import read_best
 from slipstream.runs.layout import RunDir, default_path, write_json
 from slipstream.runs.provenance import read_config
@@ -253,7 +253,7 @@ class Pipeline:
         )
         best = [Path(path) for path in result["replays"] if "best" in Path(path).name]
         if best:
-            save_png(Replay.open(best[0]), self.place / "replays" / "best.png", FilmOptions())
+            save_png(Replay.open(best[0]), self.place / "replays" / "best.png", VideoOptions())
         return result
 
     def _report(self) -> str:

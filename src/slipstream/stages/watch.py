@@ -20,8 +20,8 @@ from slipstream.envs.render.scenes import SIZE, Scene, make_scene
 from slipstream.envs.render.video import CAPTION_S, short_name
 from slipstream.errors import ConfigError
 from slipstream.play.engine import AgentLoader, ScheduledGame, play_scheduled
-from slipstream.play.films import (
-    FilmOptions,
+from slipstream.play.video_files import (
+    VideoOptions,
     Progress,
     save_game_gif,
     save_game_mp4,
@@ -80,11 +80,11 @@ def watch(
     if outputs:
         if games != 1:
             raise ConfigError(f"{games} games cannot be written into one video.", "leave out --games")
-        options = FilmOptions(speed, fps, size)
+        options = VideoOptions(speed, fps, size)
         game = ScheduledGame(names, game_seed(seed, 0))
-        filmed = _film(choice, game, load, outputs, options, on_notice, on_progress)
+        result = _write_videos(choice, game, load, outputs, options, on_notice, on_progress)
         written = [str(path) for path in outputs.values()]
-        return facts | {"games": 1, "stopped": "", "results": [filmed], "written": written}
+        return facts | {"games": 1, "stopped": "", "results": [result], "written": written}
     if fps is not None or size is not None:
         raise ConfigError("--fps and --size apply to videos only.", "add --mp4, --gif or --png, or leave them out")
     screen = Terminal() if is_terminal() else None
@@ -106,12 +106,12 @@ def watch(
     return facts | {"games": len(results), "stopped": stopped, "results": results, "written": []}
 
 
-def _film(
+def _write_videos(
     choice: EnvChoice,
     game: ScheduledGame,
     load: AgentLoader,
     outputs: Mapping[str, Path],
-    options: FilmOptions,
+    options: VideoOptions,
     on_notice: Callable[[str], None],
     on_progress: Progress,
 ) -> dict[str, Any]:
@@ -119,27 +119,27 @@ def _film(
     options.check()
     declared = find_game(choice.name)
     if declared is not None and declared.scene is not None:
-        return _film_scene(choice, game, load, outputs, options, on_notice, on_progress)
+        return _write_scene_videos(choice, game, load, outputs, options, on_notice, on_progress)
     result: dict[str, Any] = {}
     for kind, path in outputs.items():
-        rendered = RenderedGame(choice, game, load)
-        if kind == "png":
-            save_game_png(rendered, path, options)
-        else:
-            save = save_game_mp4 if kind == "mp4" else save_game_gif
-            on_notice(f"{path}: {save(rendered, path, options, (0, inf), on_progress):,} frames")
+        with contextlib.closing(RenderedGame(choice, game, load)) as rendered:
+            if kind == "png":
+                save_game_png(rendered, path, options)
+            else:
+                save = save_game_mp4 if kind == "mp4" else save_game_gif
+                on_notice(f"{path}: {save(rendered, path, options, (0, inf), on_progress):,} frames")
         played, spec = rendered.game, rendered.game.spec
         outcome = int(played.rows.outcome[0]) if spec.competitive else 0
         result = _result(game, outcome, None, played.steps, float(rendered.total.mean()))
     return result
 
 
-def _film_scene(
+def _write_scene_videos(
     choice: EnvChoice,
     game: ScheduledGame,
     load: AgentLoader,
     outputs: Mapping[str, Path],
-    options: FilmOptions,
+    options: VideoOptions,
     on_notice: Callable[[str], None],
     on_progress: Progress,
 ) -> dict[str, Any]:

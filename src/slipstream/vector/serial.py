@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, target_tasks
@@ -123,9 +124,12 @@ class SerialVector:
         return float(found) if found else None
 
     def render(self) -> Any:
-        """Return what the first environment's `render` returns."""
+        """Return what the first environment's `render` returns; None if it has none."""
+        env = self._envs[0]
+        if getattr(type(getattr(env, "unwrapped", env)), "render", None) in (None, gymnasium.Env.render):
+            return None
         found: list[Any] = []
-        self._guarded(lambda: found.append(self._envs[0].render()))
+        self._guarded(lambda: found.append(env.render()))
         return found[0]
 
     def snapshot(self) -> dict[str, Array]:

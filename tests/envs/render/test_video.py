@@ -57,8 +57,8 @@ def make(tmp_path: Path) -> Callable[..., Replay]:
 
 def test_times(make: Callable[..., Replay]) -> None:
     """At 30 fps a step has two frames, goals and the end add a pause, and double speed halves the frames."""
-    film = ReplayVideo(make(), (320, 180))
-    times = list(film.moments(0, LENGTH, 30, 1.0))
+    video = ReplayVideo(make(), (320, 180))
+    times = list(video.moments(0, LENGTH, 30, 1.0))
     pause = round(PAUSE_S * 30)
     assert len(times) == 2 * LENGTH + 3 * pause
     moving = [moment.step for moment in times if moment.since < 0]
@@ -66,25 +66,25 @@ def test_times(make: Callable[..., Replay]) -> None:
     stopped = [moment for moment in times if moment.since >= 0]
     assert [moment.cause for moment in stopped[::pause]] == [EVENTS[3], EVENTS[4], None]
     assert stopped[0].step == pytest.approx(80.999) and stopped[5].beyond == pytest.approx(2.5)
-    fast = [moment for moment in film.moments(0, LENGTH, 30, 2.0) if moment.since < 0]
+    fast = [moment for moment in video.moments(0, LENGTH, 30, 2.0) if moment.since < 0]
     assert len(fast) == LENGTH
-    part = list(film.moments(30, 36, 30, 1.0))
+    part = list(video.moments(30, 36, 30, 1.0))
     assert [moment.step for moment in part] == pytest.approx(np.arange(30, 36, 0.5))
 
 
 def test_the_score_over_time(make: Callable[..., Replay]) -> None:
     """A goal counts from its step on, for the side of its agent."""
-    film = ReplayVideo(make(), (320, 180))
-    assert [film.score(step) for step in (0, 80.5, 80.95, 81, 140)] == [[0, 0], [0, 0], [0, 1], [0, 1], [1, 1]]
+    video = ReplayVideo(make(), (320, 180))
+    assert [video.score(step) for step in (0, 80.5, 80.95, 81, 140)] == [[0, 0], [0, 0], [0, 1], [0, 1], [1, 1]]
 
 
 @pytest.mark.parametrize("size", [(320, 180), (960, 540), (300, 400)])
 def test_pictures(make: Callable[..., Replay], size: tuple[int, int]) -> None:
     """Frames of any size can be drawn; the banner of a goal has the colour of the scoring side."""
-    film = ReplayVideo(make(), size)
-    still = film.frame(FrameTime(5.0))
+    video = ReplayVideo(make(), size)
+    still = video.frame(FrameTime(5.0))
     assert still.size == size and still.mode == "RGB"
-    goal = np.asarray(film.frame(FrameTime(80.999, 3.0, 0.5, EVENTS[3]))).astype(int)
+    goal = np.asarray(video.frame(FrameTime(80.999, 3.0, 0.5, EVENTS[3]))).astype(int)
     plain = np.asarray(still).astype(int)
     orange = [np.sum((frame[..., 0] > 240) & (frame[..., 2] < 80)) for frame in (goal, plain)]
     assert orange[0] > orange[1] + size[0]
@@ -92,17 +92,17 @@ def test_pictures(make: Callable[..., Replay], size: tuple[int, int]) -> None:
 
 def test_the_played_part_is_bright(make: Callable[..., Replay]) -> None:
     """The strips are brighter left of the present step than right of it."""
-    film = ReplayVideo(make(), (960, 540))
-    early, late = (np.asarray(film.frame(FrameTime(step)).convert("L")).astype(int)[-62:] for step in (5.0, 145.0))
+    video = ReplayVideo(make(), (960, 540))
+    early, late = (np.asarray(video.frame(FrameTime(step)).convert("L")).astype(int)[-62:] for step in (5.0, 145.0))
     assert late[:, 300:700].sum() > 1.3 * early[:, 300:700].sum()
 
 
 def test_one_side(make: Callable[..., Replay]) -> None:
     """A lap has no score, and its last frames show the lap time."""
-    film = ReplayVideo(make("kart"), (320, 180))
-    assert film.frame(FrameTime(5.0)).size == (320, 180)
-    assert film._ending()[0] == "THE END" and film._underline(FrameTime(149.0, 0.0, 1.0)) == "a@1000   10.00 s"
-    assert [moment.cause for moment in film.moments(148, LENGTH, 30, 1.0)][-1] is None
+    video = ReplayVideo(make("kart"), (320, 180))
+    assert video.frame(FrameTime(5.0)).size == (320, 180)
+    assert video._ending()[0] == "THE END" and video._underline(FrameTime(149.0, 0.0, 1.0)) == "a@1000   10.00 s"
+    assert [moment.cause for moment in video.moments(148, LENGTH, 30, 1.0)][-1] is None
 
 
 def test_games_without_a_drawing(make: Callable[..., Replay]) -> None:
@@ -133,8 +133,8 @@ def test_names() -> None:
 
 def test_key_moments(make: Callable[..., Replay]) -> None:
     """Goals, saves and shots come first, in order of time; the rest of the sheet is evenly spaced."""
-    film = ReplayVideo(make(), (320, 180))
-    times = key_moments(film)
+    video = ReplayVideo(make(), (320, 180))
+    times = key_moments(video)
     assert len(times) == CELLS and times == sorted(times)
     captions = [words for _, words in times if words]
     assert captions == [
@@ -144,15 +144,15 @@ def test_key_moments(make: Callable[..., Replay]) -> None:
         "goal, scripted:rule",
         "goal, a@1000",
     ]
-    page = contact_sheet(film)
+    page = contact_sheet(video)
     assert page.width > 320 and page.height > 180
 
 
 @pytest.mark.speed
 def test_films_are_quick(make: Callable[..., Replay]) -> None:
     """At 960x540 at least 60 frames per second are drawn."""
-    film = ReplayVideo(make(), (960, 540))
+    video = ReplayVideo(make(), (960, 540))
     began = time.perf_counter()
     for step in range(50):
-        film.frame(FrameTime(step + 0.3))
+        video.frame(FrameTime(step + 0.3))
     assert 50 / (time.perf_counter() - began) > 60

@@ -7,6 +7,7 @@ observations, actions and rewards are in anonymous shared memory.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -69,6 +70,7 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
             described = self._make(name, options, packages, imports, modules)
             self.observation_space = _space(described["observation"])
             self.action_space = _space(described["action"])
+            self.metadata = {"render_fps": described["render_fps"]}
             for key, value in described["attributes"].items():  # `tasks` and `target`
                 setattr(self, key, value)
             self._attach(memory, described)
@@ -92,6 +94,13 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
         info = self._ask(server.STEP)
         reward, terminated, truncated = self._results.tolist()
         return self._read(), reward, bool(terminated), bool(truncated), info
+
+    def render(self) -> Any:
+        """The image that the environment draws; None if it draws none."""
+        image = self._ask(server.RENDER)
+        if not image:
+            return None
+        return np.frombuffer(base64.b64decode(image["data"]), np.uint8).reshape(image["shape"])
 
     def close(self) -> None:
         """Close the environment, then end its interpreter and everything that it started; may be called twice."""

@@ -11,6 +11,7 @@ and stdout, which belong to the environment.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import inspect
 import json
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct("<BI")
 """The kind of a message and the length of its JSON text."""
-MAKE, ATTACH, RESET, STEP, CLOSE = range(5)
+MAKE, ATTACH, RESET, STEP, RENDER, CLOSE = range(6)
 """Requests."""
 OK, ERROR = range(2)
 """Replies."""
@@ -93,7 +94,14 @@ class Server:
 
     def handle(self, kind: int, given: Json) -> Json:
         """Execute a request and return the content of the reply."""
-        return {MAKE: self._make, ATTACH: self._attach, RESET: self._reset, STEP: self._step}[kind](given)
+        handlers = {
+            MAKE: self._make,
+            ATTACH: self._attach,
+            RESET: self._reset,
+            STEP: self._step,
+            RENDER: self._render,
+        }
+        return handlers[kind](given)
 
     def close(self) -> None:
         """Close the environment."""
@@ -115,7 +123,7 @@ class Server:
                     import_module(name)
         except ImportError as error:
             raise MissingPackage(str(error)) from error
-        self._env = env = gym.make(given["id"], **given["options"])
+        self._env = env = make_env(gym.make, given["id"], given["options"])
         parameters = inspect.signature(getattr(env, "unwrapped", env).reset).parameters
         any_keyword = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
         self._seeds_reset, self._options_reset = ("seed" in parameters or any_keyword), ("options" in parameters)
@@ -130,6 +138,7 @@ class Server:
             "action": self._actions,
             "masked": self._mask_of is not None,
             "attributes": {name: plain(value) for name, value in tasks.items() if value is not None},
+            "render_fps": plain((getattr(env, "metadata", None) or {}).get("render_fps")),
             "python": ".".join(map(str, sys.version_info[:3])),
         }
 
@@ -180,6 +189,20 @@ class Server:
         self._results[:] = float(reward), bool(terminated), bool(truncated)
         return self._store(obs, info)
 
+    def _render(self, _: Json) -> Json:
+        """The image that the env draws now; empty if it draws none."""
+        env = self._env
+        if not hasattr(env, "render"):
+            return {}
+        if _attribute(env, "render_mode") is None:  # the old API
+            takes_mode = "mode" in inspect.signature(getattr(env, "unwrapped", env).render).parameters
+            image = env.render(mode="rgb_array") if takes_mode else None
+        else:
+            image = env.render()
+        if getattr(getattr(image, "dtype", None), "name", "") != "uint8" or image.ndim != 3:
+            return {}
+        return {"shape": list(image.shape), "data": base64.b64encode(image.tobytes()).decode()}
+
     def _store(self, obs: Any, info: Any) -> Json:
         for path, part, array in self._obs:
             write_leaf(path, part, find(obs, path), array)
@@ -187,6 +210,16 @@ class Server:
             self._mask[:] = self._mask_of()
         found = plain(info) if info else {}
         return found if isinstance(found, dict) else {}
+
+
+def make_env(make: Callable[..., Any], name: str, options: Json) -> Any:
+    """Make an environment; old packages take no `render_mode`, for they give it to `render`."""
+    try:
+        return make(name, **options)
+    except TypeError as error:
+        if "render_mode" not in options or "render_mode" not in str(error):
+            raise
+    return make(name, **{key: value for key, value in options.items() if key != "render_mode"})
 
 
 class MissingPackage(Exception):

@@ -1,4 +1,4 @@
-"""Films of games: a video, an animation or one picture, of a replay or of a game that is played now.
+"""Files of games: a video, an animation or one picture, of a replay or of a game that is played now.
 
 A game with a drawing (`Game.scene`) is drawn from its recorded states. Other games are played, or played again, in an
 environment that draws itself (`rgb_array`).
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,14 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class FilmOptions:
+class VideoOptions:
     """Options for rendering a replay."""
 
     speed: float = 1.0
     fps: float | None = None
     size: tuple[int, int] | None = None
     first_s: float = 0.0
-    """The second of the game at which the film starts."""
+    """The second of the game at which the video starts."""
     last_s: float | None = None
 
     def check(self) -> None:
@@ -62,7 +63,7 @@ class FilmOptions:
             )
 
     def steps(self, seconds: float, length: int) -> tuple[float, float]:
-        """The steps [first, last) of the film of a game with so many steps of so many seconds."""
+        """The steps [first, last) of the video of a game with so many steps of so many seconds."""
         self.check()
         first = max(self.first_s, 0.0) / seconds
         last = length if self.last_s is None else min(self.last_s / seconds, length)
@@ -75,10 +76,11 @@ class FilmOptions:
         return first, last
 
 
-def save_png(replay: Replay, path: Path, options: FilmOptions, modules: tuple[str, ...] = ()) -> None:
+def save_png(replay: Replay, path: Path, options: VideoOptions, modules: tuple[str, ...] = ()) -> None:
     """Write one sheet with the key moments, or with images at regular intervals."""
     if not _has_scene(replay):
-        save_game_png(RenderedGame.of_replay(replay, modules), path, options)
+        with closing(RenderedGame.of_replay(replay, modules)) as game:
+            save_game_png(game, path, options)
         return
     _steps(replay, options)
     with _replacing(path) as temporary:
@@ -86,29 +88,29 @@ def save_png(replay: Replay, path: Path, options: FilmOptions, modules: tuple[st
 
 
 def save_gif(
-    replay: Replay, path: Path, options: FilmOptions, on_progress: Progress, modules: tuple[str, ...] = ()
+    replay: Replay, path: Path, options: VideoOptions, on_progress: Progress, modules: tuple[str, ...] = ()
 ) -> int:
     """Write a GIF; return the number of frames."""
     if not _has_scene(replay):
-        game = RenderedGame.of_replay(replay, modules)
-        return save_game_gif(game, path, options, _steps(replay, options, 1 / game.rate), on_progress)
+        with closing(RenderedGame.of_replay(replay, modules)) as game:
+            return save_game_gif(game, path, options, _steps(replay, options, 1 / game.rate), on_progress)
     delay = _delay(options.fps or SLOW_FPS)
     frames = _frames(replay, options, options.size or SMALL, 100 / delay, on_progress)
     return _write_gif(path, frames, delay, _scene_palette)
 
 
 def save_mp4(
-    replay: Replay, path: Path, options: FilmOptions, on_progress: Progress, modules: tuple[str, ...] = ()
+    replay: Replay, path: Path, options: VideoOptions, on_progress: Progress, modules: tuple[str, ...] = ()
 ) -> int:
     """Write an MP4 frame by frame; return the number of frames."""
     if not _has_scene(replay):
-        game = RenderedGame.of_replay(replay, modules)
-        return save_game_mp4(game, path, options, _steps(replay, options, 1 / game.rate), on_progress)
+        with closing(RenderedGame.of_replay(replay, modules)) as game:
+            return save_game_mp4(game, path, options, _steps(replay, options, 1 / game.rate), on_progress)
     fps, (width, height) = options.fps or FPS, options.size or SIZE
     return _write_mp4(path, _frames(replay, options, (width // 2 * 2, height // 2 * 2), fps, on_progress), fps)
 
 
-def save_game_png(game: RenderedGame, path: Path, options: FilmOptions) -> None:
+def save_game_png(game: RenderedGame, path: Path, options: VideoOptions) -> None:
     """Write one sheet with images of a game at regular intervals."""
     options.check()
     kept, every = list[tuple[int, Array]](), 1
@@ -127,7 +129,7 @@ def save_game_png(game: RenderedGame, path: Path, options: FilmOptions) -> None:
 
 
 def save_game_gif(
-    game: RenderedGame, path: Path, options: FilmOptions, steps: tuple[float, float], on_progress: Progress
+    game: RenderedGame, path: Path, options: VideoOptions, steps: tuple[float, float], on_progress: Progress
 ) -> int:
     """Write a GIF of a game that draws itself; return the number of frames."""
     delay = _delay(options.fps or min(SLOW_FPS, game.rate * options.speed))
@@ -135,7 +137,7 @@ def save_game_gif(
 
 
 def save_game_mp4(
-    game: RenderedGame, path: Path, options: FilmOptions, steps: tuple[float, float], on_progress: Progress
+    game: RenderedGame, path: Path, options: VideoOptions, steps: tuple[float, float], on_progress: Progress
 ) -> int:
     """Write an MP4 of a game that draws itself; return the number of frames."""
     fps = options.fps or min(FPS, game.rate * options.speed)
@@ -147,7 +149,7 @@ def _has_scene(replay: Replay) -> bool:
     return game is not None and game.scene is not None
 
 
-def _steps(replay: Replay, options: FilmOptions, seconds: float = 1 / 15) -> tuple[float, float]:
+def _steps(replay: Replay, options: VideoOptions, seconds: float = 1 / 15) -> tuple[float, float]:
     return options.steps(replay.facts.step_seconds or seconds, replay.facts.length)
 
 
@@ -159,7 +161,9 @@ def _delay(fps: float) -> int:
 def _write_gif(
     path: Path, frames: Iterator[Image.Image], delay: int, make_palette: Callable[[Image.Image], Image.Image]
 ) -> int:
-    first = next(frames)
+    first = next(frames, None)
+    if first is None:
+        raise _no_frames()
     palette = make_palette(first)
     count = 1
 
@@ -192,7 +196,7 @@ def _scene_palette(frame: Image.Image) -> Image.Image:
     return palette
 
 
-def _write_mp4(path: Path, frames: Iterable[Image.Image], fps: float) -> int:
+def _write_mp4(path: Path, frames: Iterator[Image.Image], fps: float) -> int:
     try:
         av: Any = import_module("av")
     except ImportError as error:
@@ -207,7 +211,10 @@ def _write_mp4(path: Path, frames: Iterable[Image.Image], fps: float) -> int:
                 stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1001))
                 stream.pix_fmt = "yuv420p"
                 stream.options = {"crf": "20", "preset": "veryfast"} if codec == "libx264" else {"q": "3"}
-                for frame in frames:
+                first = next(frames, None)
+                if first is None:
+                    raise _no_frames()
+                for frame in chain((first,), frames):
                     if not count:
                         stream.width, stream.height = frame.width // 2 * 2, frame.height // 2 * 2
                     frame = frame.crop((0, 0, stream.width, stream.height))  # the codec needs even edges
@@ -219,18 +226,22 @@ def _write_mp4(path: Path, frames: Iterable[Image.Image], fps: float) -> int:
     return count
 
 
+def _no_frames() -> ConfigError:
+    return ConfigError("No step of the game is within the given times.", "give --from and --to a longer span")
+
+
 def _frames(
-    replay: Replay, options: FilmOptions, size: tuple[int, int], fps: float, on_progress: Progress
+    replay: Replay, options: VideoOptions, size: tuple[int, int], fps: float, on_progress: Progress
 ) -> Iterator[Image.Image]:
     first, last = _steps(replay, options)
-    film = ReplayVideo(replay, size)
-    for moment in film.moments(first, last, fps, options.speed):
-        yield film.frame(moment)
+    video = ReplayVideo(replay, size)
+    for moment in video.moments(first, last, fps, options.speed):
+        yield video.frame(moment)
         on_progress(round(moment.step - first), round(last - first))
 
 
 def _game_frames(
-    game: RenderedGame, options: FilmOptions, steps: tuple[float, float], fps: float, on_progress: Progress
+    game: RenderedGame, options: VideoOptions, steps: tuple[float, float], fps: float, on_progress: Progress
 ) -> Iterator[Image.Image]:
     """The images of a game at a frame rate: an image is repeated or left out where the rates differ."""
     options.check()
@@ -258,6 +269,8 @@ def _fit(image: Array, size: tuple[int, int] | None) -> Image.Image:
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A temporary file that replaces `path` when it is complete."""
+    if not path.name or path.is_dir():
+        raise MachineError(f"{path} is a folder.", "name a file")
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
