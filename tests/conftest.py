@@ -11,7 +11,9 @@ capture the work, with a CPU device in place of the GPU.
 from __future__ import annotations
 
 import math
-import venv
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -99,11 +101,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def other_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The interpreter of a second virtual environment, with NumPy and stand-ins for gym 0.19 and minerl 0.4.4 only."""
+    """The interpreter of a second virtual environment, with NumPy and stand-ins for gym 0.19 and minerl 0.4.4 only.
+
+    It is of the Python that `SLIPSTREAM_OTHER_PYTHON` names, which needs NumPy, or else of the one that runs the tests.
+    """
+    base = os.environ.get("SLIPSTREAM_OTHER_PYTHON", sys.executable)
     folder = tmp_path_factory.mktemp("other") / "venv"
-    venv.create(folder, symlinks=True)
+    subprocess.run([base, "-m", "venv", "--without-pip", "--symlinks", folder], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    installed = Path(np.__file__).parents[1]
+    installed = Path(subprocess.check_output([base, "-c", "import numpy; print(numpy.__path__[0])"], text=True)).parent
     for source in (*installed.glob("numpy"), *installed.glob("numpy.libs"), *OTHER_PACKAGES.iterdir()):
         (packages / source.name).symlink_to(source)
     return str(folder / "bin" / "python")

@@ -97,6 +97,16 @@ def test_open_keys_are_merged_across_layers() -> None:
     assert resolve(*files).settings.rewards.weights == {"goal": 1, "touch": 5}
 
 
+@pytest.mark.parametrize("key", OPEN_KEYS)
+@pytest.mark.parametrize("value", [3, "a", [1], 0])
+def test_open_keys_hold_values_by_name(key: str, value: Any) -> None:
+    """A value that is not a mapping is an error that names key and value, with the form to write."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(flag_layer([f"{key}={value}"]))
+    assert caught.value.message.startswith(f"Setting `{key}` cannot be {value!r}: ")
+    assert f"--set {key}.NAME=VALUE" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("layer", "message"),
     [

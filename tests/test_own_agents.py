@@ -6,17 +6,21 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 import slipstream as ss
+from slipstream.agents import guarded
 from slipstream.agents.own import PREFIX
 from slipstream.errors import AgentFault, ConfigError
 from slipstream.runs.layout import RunDir
+from tiny_run import TINY_RUN
 
 PENDULUM = "gymnasium:Pendulum-v1"
 SMALL: dict[str, Any] = {"policy__hidden": (16,), "plan__envs": 8, "ppo__rollout": 16, "ppo__minibatch": 64}
@@ -59,6 +63,7 @@ def broken(obs):
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module of the user's in the current folder."""
     (tmp_path / "my_pilot.py").write_text(CONTROLLER, encoding="utf-8")
+    (tmp_path / "toys_only.py").write_text("", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "my_pilot"
@@ -215,7 +220,72 @@ def test_the_command_line_says_which_module_is_missing(module: str, tmp_path: Pa
     assert missing.returncode == 2 and "hint: add --import my_pilot" in missing.stderr
     fine = slipstream("evaluate", "run:toys", "--env", "gymnasium:Toys-v0", "--games", "2", SLIPSTREAM_IMPORT=module)
     assert fine.returncode == 0, fine.stderr
+    fine = slipstream(
+        *("evaluate", "my_pilot:still", "--import", module, "--env", "gymnasium:CartPole-v1", "--games", "2"),
+        SLIPSTREAM_IMPORT="toys_only",
+    )
+    assert fine.returncode == 0, "modules of the shell and of the flag are both imported: " + fine.stderr
+    for words in (["diagnose", "run:toys"], ["train", "gymnasium:Toys-v0", "--set", "start=run:toys", "--dry-run"]):
+        missing = slipstream(*words)
+        assert missing.returncode == 2 and "hint: add --import my_pilot" in missing.stderr, missing.stderr
+    before = Path("toys/config.yaml").read_text()
+    assert slipstream("resume", "toys", "--steps", "4096").returncode == 2
+    assert Path("toys/config.yaml").read_text() == before, "a refused command changes nothing"
     record = ["record", "my_pilot:broken", "--import", module, "--env", "gymnasium:CartPole-v1"]
     wrong = slipstream(*record, "--episodes", "4", "--out", "d", "--workers", "2")
     assert wrong.returncode == 2 and "`my_pilot:broken` raised RuntimeError: out of fuel" in wrong.stderr
-    assert "my_pilot.py" in wrong.stderr and "Traceback" not in wrong.stderr
+    assert "my_pilot.py" in wrong.stderr and "Traceback" not in wrong.stderr and "(env " in wrong.stderr
+
+
+@pytest.mark.slow
+def test_demos_remember_the_modules_of_their_env(module: str, tmp_path: Path) -> None:
+    """A clone prints the flag that its env needs, and DAgger asks for it before the first epoch."""
+    env, small = "gymnasium:Toys-v0", {"clone__epochs": 1, "policy__hidden": (8,), "on_notice": lambda _: None}
+    ss.record("my_pilot:still", env, 4, tmp_path / "demos", workers=1, modules=[module])
+    del gymnasium.registry["Toys-v0"]
+    cloned = ss.clone(tmp_path / "demos", run=tmp_path / "clone", **small)  # type: ignore[arg-type]
+    assert cloned.facts["next"][0].endswith("--import my_pilot")
+    with pytest.raises(ConfigError, match="recorded with --import my_pilot") as caught:
+        ss.clone(tmp_path / "demos", run=tmp_path / "dagger", clone__dagger=1, **small)  # type: ignore[arg-type]
+    assert caught.value.hint == "add --import my_pilot" and not (tmp_path / "dagger").exists()
+
+
+@pytest.mark.slow
+def test_a_teacher_that_fails_is_named_with_its_env(tmp_path: Path) -> None:
+    """The error of a teacher holds env, agent, step and observation."""
+
+    class Tires:
+        state = np.zeros(1)
+
+        def act(self, obs: Any) -> int:
+            self.state = self.state + 1
+            return 1 // int(self.state[0] < 5)
+
+    soccer: dict[str, Any] = SMALL | {"preset": "smoke", "tuned": False, "every__evaluate": 0}
+    with pytest.raises(
+        AgentFault, match=r"python:Tires` raised ZeroDivisionError.*\(env 0, agent 0, step 4; observation"
+    ):
+        ss.train("soccer", run=tmp_path / "run", steps=256, teacher=Tires, **soccer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["nan", "shape", "hang"])
+def test_agents_that_hang_or_return_nonsense_are_retired(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tournament retires an agent that returns NaN or a wrong shape, or does not answer, and plays on."""
+    monkeypatch.setattr(guarded, "DEADLINE_S", 0.3)
+
+    def fails(obs: Any) -> Any:
+        if fault == "hang":
+            time.sleep(20)
+        return np.nan if fault == "nan" else [0, 1, 2]
+
+    cup = ss.tournament([fails, "random", "scripted:rule"], "soccer", 2, anchor="random", env__match_seconds=2.0)
+    said = {"nan": "returned nan", "shape": "returned [0, 1, 2]", "hang": "did not answer within 0.3 s"}[fault]
+    assert list(cup["retired"]) == ["python:fails"] and said in cup["retired"]["python:fails"]
+
+
+def test_a_sampled_agent_is_not_played_greedily(tmp_path: Path) -> None:
+    """An agent object that samples is refused where the flag of the call decides."""
+    run = ss.train("recall", run=tmp_path / "run", **TINY_RUN, steps=64)
+    with pytest.raises(ConfigError, match="loaded with sampled=True"):
+        ss.evaluate(ss.load_agent(f"run:{run.path}", sampled=True), "recall", games=2)

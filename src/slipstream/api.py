@@ -177,6 +177,7 @@ def compete(
 
 def _own_sinks(sinks: Sequence[str | MetricsSink] | None, options: dict[str, Any]) -> list[MetricsSink]:
     """The sinks that are objects; the names of the others become the setting `sinks`, which a resumed run reads."""
+    sinks = [sinks] if isinstance(sinks, str) else sinks
     if sinks is not None:
         options["sinks"] = [one for one in sinks if isinstance(one, str)]
     return [one for one in sinks or () if not isinstance(one, str)]
@@ -188,23 +189,25 @@ def clone(
     *,
     run: str | Path | None = None,
     expert: AgentLike = None,
+    sinks: Sequence[str | MetricsSink] | None = None,
     on_notice: Callable[[str], None] = _notice,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **options: Any,
 ) -> Run:
     """Train a policy on demonstrations (behaviour cloning); settings as `clone__epochs=...`, `policy__hidden=...`.
 
-    `expert` labels what the clone visits in rounds of DAgger (`clone__dagger=...`).
+    `expert` labels what the clone visits in rounds of DAgger (`clone__dagger=...`). `sinks` are those of `train`.
     """
     folder = Path(demos)
     if expert is not None:
         options["clone__expert"] = _spec_of(expert, options)
+    own = _own_sinks(sinks, options)
     sources, _ = Sources.split({"clone__demos": str(folder)} | options)
     _refuse_terms(sources.code())
     import_modules(tuple(sources.modules))
     env = read_schema(folder).env
     resolved = sources.resolve(env if known(env) else "")
-    result = cloning.clone(resolved, folder, _path(run), on_notice, on_progress, sources.code())
+    result = cloning.clone(resolved, folder, _path(run), on_notice, on_progress, sources.code(), own)
     return Run(result.run, result.facts())
 
 
@@ -239,7 +242,7 @@ def resume(
     What was given as a Python object is needed again: `env`, `terms`, `observation`, `agents`, `network`,
     `on_iteration`, and sinks that are objects. Sinks that the run was started with by name are used again.
     """
-    place = RunDir.open(Path(run))
+    place, sinks = RunDir.open(Path(run)), [sinks] if isinstance(sinks, str) else sinks
     sources = Sources(
         terms=terms,
         observation=observation,
@@ -252,15 +255,14 @@ def resume(
     sources.load()
     stage, code = stage_of(place), sources.code(env)
     if stage == "convert":
-        hint = f"train from it: slipstream train {read_config(place)[1]} --start run:{place.path}"
+        flags = "".join(f" --import {name}" for name in place.modules)
+        hint = f"train from it: slipstream train {read_config(place)[1]} --start run:{place.path}{flags}"
         raise ConfigError(f"{run} was converted, not trained, so there is nothing to resume.", hint)
     if stage == "clone":
         _refuse_terms(code)
-        if on_iteration is not None or sinks:
-            raise ConfigError(
-                f"{run} is a run of `clone`, which has neither `on_iteration` nor `sinks`.", "leave them out"
-            )
-        cloned = cloning.resume(place.path, read_config(place)[0], on_notice, on_progress, code)
+        if on_iteration is not None:
+            raise ConfigError(f"{run} is a run of `clone`, which has no `on_iteration`.", "leave it out")
+        cloned = cloning.resume(place.path, read_config(place)[0], on_notice, on_progress, code, sinks)
         return Run(cloned.run, cloned.facts())
     if stage == "compete":
         facts = competing.resume(place.path, steps, code, on_iteration=on_iteration, sinks=sinks)
@@ -410,7 +412,8 @@ def diagnose(env: EnvLike | None = None, *, run: str | Path | None = None, **opt
         options = {"config": place.config} | {key: value for key, value in options.items() if value is not None}
     if env is None:
         raise ConfigError("There is nothing to diagnose.", "name an ENV, or a run by --run DIR")
-    choice, resolved, own = prepare(env, options, diagnosing.diagnose)
+    agent = f"run:{place.path}" if place is not None else ""
+    choice, resolved, own = prepare(env, options, diagnosing.diagnose, agent=agent)
     return diagnosing.diagnose(choice, resolved.settings, run=place, **own)
 
 

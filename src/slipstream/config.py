@@ -119,6 +119,11 @@ def resolve(*layers: Layer) -> Resolved:
             if known in OPEN_KEYS and key != known:
                 merged[known] = {**merged.get(known, {}), key[len(known) + 1 :]: value}
             elif known in OPEN_KEYS:
+                if value is not None and not isinstance(value, Mapping):
+                    raise ConfigError(
+                        f"Setting `{known}`{_where(layer.origin)} cannot be {value!r}: it holds values by name.",
+                        f"write --set {known}.NAME=VALUE",
+                    )
                 merged[known] = {**merged.get(known, {}), **(value or {})}
             else:
                 merged[key] = value

@@ -77,6 +77,15 @@ class ActionSpec:
         """The dtype of an action array."""
         return np.float32 if self.continuous_parts else np.int32
 
+    @property
+    def text(self) -> str:
+        """The actions in messages."""
+        switches = self.binary or (False,) * len(self.sizes)
+        parts = ["switch" if one else str(size) for size, one in zip(self.sizes, switches, strict=True)]
+        found = [f"discrete actions of {' x '.join(parts)}"] if parts else []
+        found += [f"{len(self.low)} continuous actions from {list(self.low)} to {list(self.high)}"] if self.low else []
+        return " and ".join(found)
+
     def to_unit(self, given: Array) -> Array:
         """Scale continuous parts from [low, high] to [-1, 1], a policy's range, where both bounds are finite."""
         low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
@@ -129,6 +138,12 @@ class ObsField:
         return prod(self.shape[:-3]) * channels, height, width
 
     @property
+    def text(self) -> str:
+        """The field in messages."""
+        title, size = f"`{self.name}`: " if self.name else "", "x".join(map(str, self.shape))
+        return f"{title}{size} numbers" if self.kind == "vector" else f"{title}{self.kind} of {size}"
+
+    @property
     def bytes(self) -> int:
         """Size in a row, in bytes."""
         return prod(self.shape) * np.dtype(self.dtype).itemsize
@@ -163,6 +178,11 @@ class ObsSpec:
     def width(self) -> int:
         """Number of columns of an observation array: floats, or bytes rounded up to a multiple of 16."""
         return self.floats if self.plain else -(-sum(field.bytes for field in self.fields) // 16) * 16
+
+    @property
+    def text(self) -> str:
+        """The observations in messages."""
+        return ", ".join(field.text for field in self.fields)
 
     @cached_property
     def places(self) -> dict[str, tuple[ObsField, int]]:

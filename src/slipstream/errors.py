@@ -3,7 +3,8 @@
     class                    exit code
     SlipstreamError                 1   base class; raised itself only for bugs in Slipstream
     |-- ConfigError                 2   an invalid setting, flag or agent spec
-    |   `-- AgentFault              2   an agent raised, hangs or returned no action, with env, step and observation
+    |   |-- AgentFault              2   an agent raised, hangs or returned no action, with env, step and observation
+    |   `-- NonFinitePolicy         2   a network of the user's own returned NaN or infinity
     |-- EnvError                    3   an environment is missing, raises, hangs or dies
     |   |-- EnvFault                3   an environment raised, with its index, seed, step and traceback
     |   `-- EnvEnded                3   the process of an environment ended
@@ -18,6 +19,7 @@ A run that was stopped by SIGTERM or Ctrl-C and has saved exits with 143 or 130 
 from __future__ import annotations
 
 import difflib
+import os
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -59,6 +61,10 @@ class AgentFault(ConfigError):
         self.message = f"`{self.agent}` {self.what}" + (f"\n{self._report}" if self._report else "")
 
 
+class NonFinitePolicy(ConfigError):
+    """A network of the user's own returned NaN or infinity; the weights that did are not saved at the end."""
+
+
 class EnvError(SlipstreamError):
     """An environment is missing, raises, hangs or dies."""
 
@@ -69,9 +75,11 @@ class EnvFault(EnvError):
     """An environment raised: its index, seed and step, with which it can be reproduced, and its traceback."""
 
     def __init__(self, env: int, seed: int, step: int, report: str) -> None:
+        report = report.rstrip()
+        term = "\nslipstream.envs.python_terms.TermError: " in report
         super().__init__(
-            f"Env {env} (seed {seed}, step {step}) raised:\n{report.rstrip()}",
-            "fix the environment; nothing else failed",
+            f"Env {env} (seed {seed}, step {step}) raised:\n{report}",
+            f"fix the {'reward term' if term else 'environment'}; nothing else failed",
         )
         self.env, self.seed, self.step, self.report = env, seed, step, report
 
@@ -102,6 +110,22 @@ class GateError(SlipstreamError):
     """A benchmark is slower than allowed."""
 
     code = 7
+
+
+def user_frames(error: BaseException) -> str:
+    """The traceback without the frames of Slipstream and of Python's import system."""
+    package = os.path.dirname(__file__)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((package, "<frozen importlib")) and "importlib" not in frame.filename
+    ]
+    return "".join(traceback.format_list(frames)).rstrip()
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an exception's message."""
+    return (str(error).splitlines() or [repr(error)])[0]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -410,7 +410,8 @@ class PlanSettings(Section):
     reproducible: bool = False
     """Use deterministic kernels, no autotuning and one learner thread: identical results, at lower speed."""
     deadline_s: float = Field(60.0, gt=0)
-    """Seconds without progress after which an env in a worker process is reported and the run stops."""
+    """Seconds without progress after which an env in a worker process or in another interpreter is reported and the run
+    stops."""
 
 
 class EverySettings(Section):

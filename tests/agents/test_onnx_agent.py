@@ -14,7 +14,7 @@ from slipstream.agents.onnx_agent import OnnxAgent, load_onnx
 from slipstream.agents.specs import load_agent
 from slipstream.contracts import ActionSpec, EnvSpec, ObsField, ObsSpec, vector_obs
 from slipstream.envs.registry import EnvChoice
-from slipstream.errors import CheckpointError, ConfigError
+from slipstream.errors import AgentFault, CheckpointError, ConfigError
 from slipstream.system.rng import make_streams
 
 FLOAT, INT = 1, 7
@@ -123,7 +123,7 @@ def test_uniforms_come_from_the_streams_of_the_rows(model: Callable[..., str]) -
     agent.act_into(obs, mask, make_streams(0, "test", 0, 200), out)
     assert out.min() > 0 and out.max() <= 1 and 0.4 < out.mean() < 0.6
     some = np.zeros_like(out)
-    agent.act_rows(np.arange(50, 60), obs, mask, make_streams(0, "test", 0, 200), some, np.zeros((200, 0), np.float32))
+    agent.act_rows(np.arange(50, 60), obs, mask, make_streams(0, "test", 0, 200), some, np.zeros((200, 1), np.float32))
     assert np.array_equal(some[50:60], out[50:60])
 
 
@@ -139,7 +139,7 @@ def test_recurrent_states(source: str, result: str, model: Callable[..., str]) -
     ]
     outputs = {"action": (FLOAT, ["rows", 2]), result: (FLOAT, ["rows", 1, 2])}
     agent = load_onnx(model(nodes, shapes, outputs, one=np.int64([1])), spec)
-    assert agent.memory(0).shape == (0, 2)
+    assert agent.memory(0).shape == (0, 3)
     step = np.float32([[1, 2], [3, 4]])
     agent.act(step)
     assert np.array_equal(agent.act(step), 2 * step)
@@ -193,12 +193,25 @@ def test_refusals(tmp_path: Path, model: Callable[..., str], monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ConfigError) as caught:
         load_onnx(file, DISCRETE)
-    assert caught.value.hint == "pip install onnxruntime"
+    assert caught.value.hint == 'pip install "slipstream[onnx]"'
 
 
 def test_outputs_that_are_not_finite(model: Callable[..., str]) -> None:
-    """NaN in the outputs is an error, not an action."""
+    """NaN in the outputs is a fault that names the agent, the row's step and its observation."""
     agent = load_onnx(linear(model), DISCRETE)
     assert isinstance(agent, OnnxAgent)
-    with pytest.raises(CheckpointError, match="not all are finite"):
+    agent.act(np.zeros((2, 3), np.float32))
+    with pytest.raises(AgentFault, match=r"onnx:.*not all are finite numbers \(step 1; observation: .*\[nan") as caught:
         agent.act(np.float32([[0, 0, 0], [np.nan, 0, 0]]))
+    assert caught.value.row == 1 and caught.value.code == 2
+
+
+@pytest.mark.parametrize(("number", "said"), [(7, r"action \[7.0\]"), (0.6, r"action \[0.6"), (-1, "-1")])
+def test_actions_that_do_not_exist(number: float, said: str, model: Callable[..., str]) -> None:
+    """An option that the env does not have, or a fraction, is a fault and never rounded."""
+    inputs, outputs = {"x": (FLOAT, ["rows", 1])}, {"action": (FLOAT, ["rows", 1])}
+    spec = EnvSpec("game", vector_obs(1), ActionSpec("discrete", (2,)))
+    agent = load_onnx(model([("Identity", ["x"], ["action"])], inputs, outputs), spec)
+    assert agent.act(np.float32([[1]])) == 1
+    with pytest.raises(AgentFault, match=said):
+        agent.act(np.float32([[number]]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from slipstream.agents import own
+from slipstream.agents import guarded
 from slipstream.agents.own import OwnAgent, name_agents, register_agents
 from slipstream.agents.simple import RandomAgent
 from slipstream.agents.specs import load_agent
@@ -175,6 +176,34 @@ def test_state_belongs_to_the_row() -> None:
     assert play(other, spec, rows, states)[:, 0].tolist() == [2, 1, 2, 2]
 
 
+def test_a_state_without_reset_starts_each_episode_anew() -> None:
+    """Without `reset` an episode begins with the state that the object was made with, whatever other rows did."""
+
+    class Counts:
+        def __init__(self) -> None:
+            self.state = np.array([0], np.int64)
+
+        def act(self, obs: Array) -> int:
+            self.state = self.state + 1
+            return int(self.state[0]) % 3
+
+    spec, rows = soccer()
+    agent, states = OwnAgent("python:it", spec, Counts()), np.zeros((4, 2), np.float32)
+    assert play(agent, spec, rows, states)[:, 0].tolist() == [1, 1, 1, 1]
+    states[2] = 0
+    assert play(agent, spec, rows, states)[:, 0].tolist() == [2, 2, 1, 2]
+    states[0, 1] = 2**24
+    with pytest.raises(AgentFault, match=r"whole numbers up to 2\*\*24"):
+        play(agent, spec, rows, states)
+
+
+def test_functions_of_c_are_agents() -> None:
+    """A builtin, whose signature Python does not know, acts like any other function."""
+    spec, rows = soccer()
+    with pytest.raises(AgentFault, match="which is not an action"):
+        play(OwnAgent("python:it", spec, max), spec, rows, np.zeros((4, 1), np.float32))
+
+
 def test_batched_agents_act_once_for_all_rows() -> None:
     """An agent that says `batched` gets all observations in one call, and masks if it takes them."""
     calls = []
@@ -231,15 +260,16 @@ def test_the_user_sees_the_line_that_raised() -> None:
 
 @pytest.mark.parametrize("threaded", [False, True])
 def test_a_hanging_agent_is_stopped(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that does not answer fails after the deadline, in the main thread and in others."""
-    monkeypatch.setattr(own, "DEADLINE_S", 0.2)
+    """An agent that does not answer fails after the deadline, even if it catches every `Exception`, in any thread."""
+    monkeypatch.setattr(guarded, "DEADLINE_S", 0.2)
     spec, rows = soccer()
     caught: list[AgentFault] = []
 
     def hang(obs: Array) -> int:
         until = time.monotonic() + 20
         while time.monotonic() < until:
-            time.sleep(0.01)
+            with contextlib.suppress(Exception):
+                time.sleep(0.01)
         return 0
 
     def act() -> None:
@@ -257,11 +287,33 @@ def test_a_hanging_agent_is_stopped(threaded: bool, monkeypatch: pytest.MonkeyPa
     assert "did not answer within 0.2 s (step 0" in caught[0].message
 
 
+@pytest.mark.parametrize("threaded", [False, True])
+def test_the_deadline_is_that_of_one_answer(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that answer in time one after another are no fault, however long they take together."""
+    monkeypatch.setattr(guarded, "DEADLINE_S", 0.4)
+    spec, rows = soccer()
+    found: list[Array] = []
+
+    def slow(obs: Array) -> int:
+        time.sleep(0.15)
+        return 1
+
+    def act() -> None:
+        found.append(play(OwnAgent("python:it", spec, slow), spec, rows, np.zeros((4, 1), np.float32)))
+
+    thread = threading.Thread(target=act)
+    thread.start() if threaded else act()
+    if threaded:
+        thread.join(10)
+    assert found[0][:, 0].tolist() == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         (3, "is a int, which is not an agent"),
         (type("Bad", (), {"__init__": lambda self, gain: None, "act": lambda self, obs: 0}), "could not be made"),
+        (type("Rows", (), {"batched": True, "state": np.zeros(1), "act": lambda self, obs: 0})(), "has `state`"),
         (type("Both", (), {"batched": True, "reset": lambda self: None, "act": lambda self, obs: 0})(), "is batched"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -162,7 +163,7 @@ def test_normalisers_are_in_the_snapshot() -> None:
     episode_start.restore(arrays, state)
     assert np.array_equal(episode_start.params_and_stats, learner.params_and_stats)
     rollout = parts.collector.collect(3)
-    copy = Rollout(**{name: value.copy() for name, value in vars(rollout).items()})
+    copy = Rollout(**{field.name: getattr(rollout, field.name).copy() for field in fields(rollout)})
     assert episode_start.update(copy, steps) == learner.update(rollout, steps)
     assert np.array_equal(episode_start.params_and_stats, learner.params_and_stats)
 
@@ -221,7 +222,6 @@ def test_a_rollout_without_transitions_ends_the_run() -> None:
     parts = make(ToyEnv)
     rollout = parts.collector.collect(0)
     rollout.active[:] = 0
-    with pytest.raises(EnvError) as caught:
+    with pytest.raises(EnvError, match=r"Every transition of this rollout was masked\. No agent") as caught:
         parts.learner.update(rollout, 0)
-    assert str(caught.value).startswith("Every transition of this rollout was masked")
-    assert "\nhint: the messages above name the env" in str(caught.value)
+    assert caught.value.hint and caught.value.code == 3

@@ -45,6 +45,13 @@ def test_hacked_rewards_are_reported_once_with_numbers_and_terms() -> None:
     ]
 
 
+def test_terms_of_the_user_are_named_without_potentials() -> None:
+    """In a Python environment, whose own reward is the term `env`, the warning suggests weights only."""
+    rows = [evaluated(k, 1.0 + 0.5 * (k >= 3), 0.8 - 0.5 * (k >= 3), env=-0.1 * k, mine=0.1 * k) for k in range(20)]
+    (said,) = heard(RewardHackingDetector(), rows)
+    assert said.endswith("Terms that grew most: mine by 0.3 per step. Lower rewards.weights.mine.")
+
+
 def test_a_slow_drift_is_detected() -> None:
     """Slowly rising returns and slowly falling win rates are detected through noise."""
     assert sum(bool(heard(RewardHackingDetector(), noisy(seed, 40, gain=0.1, fall=0.015))) for seed in range(20)) == 20

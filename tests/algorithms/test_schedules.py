@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slipstream.algorithms.schedules import Schedules
@@ -95,3 +96,15 @@ def test_what_cannot_be_scheduled_is_refused(key: str, text: str, message: str) 
         Schedules(Settings(schedules={key: text}))
     assert str(caught.value).startswith(message)
     assert caught.value.code == 2 and caught.value.hint
+
+
+def test_numpy_numbers_can_be_set() -> None:
+    """NumPy's numbers are stored as plain ones; its booleans, NaN and infinity are refused."""
+    schedules = Schedules(Settings())
+    schedules.set("ppo.clip", np.float32(0.5))  # type: ignore[arg-type]
+    schedules.set("ppo.epochs", np.int64(3))  # type: ignore[arg-type]
+    assert schedules.fixed == {"ppo.clip": 0.5, "ppo.epochs": 3}
+    assert [type(value) for value in schedules.fixed.values()] == [float, int]
+    for value in (True, np.bool_(True), np.float32("nan"), np.float64("inf"), np.array([0.1])):
+        with pytest.raises(ConfigError, match=r"`ppo\.clip` cannot be"):
+            schedules.set("ppo.clip", value)  # type: ignore[arg-type]

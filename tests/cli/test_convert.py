@@ -44,6 +44,7 @@ def test_a_file_is_converted_and_trained_with(weights: Path, quick: Callable[...
         f"{count} matched, 0 missing, 0 mismatched, 1 unused",
         "written: trunk (10 features of 12x12 images)",
         "use it: slipstream train ENV --set policy.image=frozen --set policy.trunk=trunk",
+        "for the whole agent, with its actions: slipstream convert vpt-agent small.weights --out DIR",
     ]
     run = quick("pixels", policy__image="frozen", policy__trunk="trunk", steps=64)
     assert run.agent().act(np.zeros((3, 12, 12, 1), np.uint8)).shape == (3,)

@@ -17,6 +17,7 @@ from slipstream.envs.registry import EnvChoice
 from slipstream.play.assignments import Players, fixed_assignments, learning_rows
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
+from slipstream.system.rng import env_seeds
 from slipstream.testing import BrokenEnv
 from slipstream.vector.make import make_vector
 
@@ -88,12 +89,13 @@ def test_learning_rows_are_all_or_one_side() -> None:
 
 @pytest.mark.parametrize(("fault", "what"), [("nan_reward", "The reward"), ("nan_obs", "The observation")])
 def test_nan_is_masked_and_reported(fault: Any, what: str) -> None:
-    """The transition is masked, the env is reset, and the report names env and step; nothing else changes."""
+    """The transition is masked, the env is reset, and the report names env, seed and step; nothing else changes."""
     choice = EnvChoice("python:Broken", factory=lambda: BrokenEnv(fault, at=5))
     vector = make_vector(choice, 2, first=3)
     rollout, actor = fill(vector, 16, first=3)
     assert actor.guard.drain() == [
-        f"{what} was not finite in env {env} at step 5: masked, and the env was reset." for env in (3, 4)
+        f"{what} was not finite in env {env} (seed {seed}) at step 5: masked, and the env was reset."
+        for env, seed in zip((3, 4), env_seeds(0, 3, 2), strict=True)
     ]
     assert actor.guard.drain() == []
     assert rollout.active[4].tolist() == [0, 0]

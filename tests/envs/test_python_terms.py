@@ -12,12 +12,15 @@ import pytest
 from click.testing import CliRunner
 
 import slipstream as ss
+from slipstream.api import configure
 from slipstream.cli import main
 from slipstream.contracts import Array, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
-from slipstream.errors import ConfigError, EnvFault
+from slipstream.errors import ConfigError, EnvError, EnvFault
 from slipstream.settings import RewardSettings
+from slipstream.stages import reward_report
 from slipstream.stages.prepare import load_terms
+from slipstream.training.build import choose_env
 from slipstream.vector.make import choose_native, make_vector, spread_vector
 
 
@@ -87,6 +90,50 @@ def test_a_failing_term_is_named() -> None:
     assert np.isnan(paid(walk(nan=lambda before, action, after, info: np.nan), [1])[0][0])
 
 
+def imports(before: Any, after: Any, clock: Any) -> float:
+    """A term that numba refuses before it looks at types."""
+    import os
+
+    return float(len(os.sep))
+
+
+def test_terms_that_return_no_number() -> None:
+    """What a term returned is shown, and the hint is about the term and not about the environment."""
+    values: list[tuple[Any, str]] = [(None, "None"), ("x", "'x'"), (np.ones(3), r"array\(\[1")]
+    for value, told in values:
+        with pytest.raises(EnvFault, match=rf"Reward term `odd` returned {told}.*, not a number") as caught:
+            paid(walk(odd=lambda before, action, after, info, value=value: value), [1])
+        assert "fix the reward term" in caught.value.hint
+
+
+@pytest.mark.parametrize("collector", ["local", "actors", "batched"])
+def test_a_term_that_is_always_nan(collector: str, tmp_path: Path) -> None:
+    """The error of a first rollout without a transition names the term, env, seed and step."""
+    more: dict[str, Any] = {"plan__collector": collector, "plan__envs": 2, "plan__workers": 1, "run": tmp_path / "r"}
+    with pytest.raises(EnvError, match=r"masked. Reward term `odd` was not finite in env 0 \(seed \d+\) at step 1"):
+        ss.train("gymnasium:CartPole-v1", preset="smoke", terms={"odd": always_nan}, **more)
+
+
+def always_nan(before: Any, action: Any, after: Any, info: Any) -> float:
+    """NaN."""
+    return float("nan")
+
+
+def test_turns_are_normalised_per_decision() -> None:
+    """In a turn-based game a row counts when its term is valued, not whenever the game reports a reward for it."""
+    pytest.importorskip("pettingzoo")
+    rewards = RewardSettings(normalise=True)
+    terms = {"one": lambda before, action, after, info: 1.0}
+    vector = make_vector(EnvChoice("pettingzoo:tictactoe", rewards=rewards, terms=terms), 1)
+    out = empty_rows(vector.spec, 1)
+    vector.reset(out)
+    seen = []
+    for action in range(5):
+        vector.step(np.full((2, 1), action, np.int32), out)
+        seen.append(out.reward.tolist())
+    assert seen == [[0, 0], [1, 0], [0, 1], [1, 0], [0, 1]]
+
+
 def test_wrong_terms_are_config_errors() -> None:
     """A wrong signature, an unknown weight, a taken name and an unusable setting are found when envs are made."""
     with pytest.raises(ConfigError) as caught:
@@ -105,6 +152,14 @@ def test_wrong_terms_are_config_errors() -> None:
     assert "short(before, after, clock, car, team_size)" in caught.value.hint
     with pytest.raises(ConfigError, match="returns none, not a number"):
         make_vector(EnvChoice("kart", terms={"nothing": lambda before, after, clock: None}), 1)
+    with pytest.raises(
+        ConfigError, match=r"numba has no add\(.*, in line \d+ of test_python_terms.py: .*lambda"
+    ) as caught:
+        make_vector(EnvChoice("kart", terms={"text": lambda before, after, clock: "x" + before[0]}), 1)
+    assert "return a number" in caught.value.hint
+    make_vector(EnvChoice("kart", terms={"more": lambda before, after, clock, scale=2.0: scale}), 1)
+    with pytest.raises(ConfigError, match=r"cannot be compiled: .*IMPORT_NAME"):
+        make_vector(EnvChoice("kart", terms={"imports": imports}), 1)
 
 
 def test_games_without_terms_refuse_them() -> None:
@@ -215,6 +270,21 @@ def test_terms_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(ConfigError) as caught:
             load_terms([text], given)
         assert hint in caught.value.hint
+
+
+def test_report_ablation_and_metrics_of_a_turn_based_game(tmp_path: Path) -> None:
+    """The term of a PettingZoo game is in the metrics, which the reward-hacking alarm reads, reports and ablations."""
+    pytest.importorskip("pettingzoo")
+    env, terms = "pettingzoo:tictactoe", {"mark": lambda before, action, after, info: float(action == 4)}
+    resolved = configure(env, preset="smoke", flags={"steps": 64})
+    choice = choose_env(env, resolved.settings, terms=terms)
+    told = reward_report.report_games(choice, resolved.settings, "random", games=4)
+    assert list(told["terms"]) == ["env", "mark"] and told["terms"]["mark"]["group"] == "own"
+    assert 0 < told["terms"]["mark"]["per_game"] <= 1 and told["terms"]["env"]["per_game"] <= 1
+    ablated = reward_report.ablate(choice, resolved, tmp_path, ["mark"], seeds=1, games=2)
+    assert list(ablated["terms"]) == ["mark"] and ablated["measure"] == "win_rate"
+    run = ss.train(env, terms=terms, preset="smoke", steps=64, every__log=1, run=tmp_path / "run")
+    assert {"reward/env", "reward/mark"} <= set(run.metrics()[-1])
 
 
 @pytest.mark.slow

@@ -42,6 +42,12 @@ def test_names_split_into_game_and_variant() -> None:
             "soccer:4v4",
             "`soccer` has no variant `4v4`.\nhint: use one of: soccer:1v1, soccer:2v2, soccer:3v3, soccer:mixed",
         ),
+        (
+            "atari:pong",
+            "`atari` has no variant `pong`. Did you mean `Pong`?\n"
+            "hint: use one of: atari:Pong; `slipstream envs` lists all of them",
+        ),
+        ("atari:zzz", "`atari` has no variant `zzz`.\nhint: there are 57; `slipstream envs` lists all of them"),
     ],
 )
 def test_an_unknown_name_is_an_error_with_a_hint(name: str, message: str) -> None:
@@ -98,7 +104,8 @@ def test_modules_are_imported_from_the_current_folder(tmp_path: Path, monkeypatc
     with pytest.raises(ConfigError) as caught:
         import_modules(["not_there"])
     assert str(caught.value) == (
-        "--import not_there: No module named 'not_there'\nhint: name a module that Python finds from the current folder"
+        "--import not_there: No module named 'not_there'\n"
+        "hint: name a module that Python finds from the current folder; repeat the flag for several modules"
     )
 
 
@@ -112,3 +119,24 @@ def test_stages_are_of_the_games_own_tasks_and_players(name: str) -> None:
     for stage in game.stages:
         task, _, opponent = stage.partition(" vs ")
         assert task in tasks and (not opponent or opponent.partition(":")[2] in game.scripted)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("def f(:\n", "SyntaxError"),
+        ("import no_such_thing_at_all\n", "No module named 'no_such_thing_at_all'"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_an_error(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the user's module raises is shown with its line, and the path is left in order."""
+    (tmp_path / "broken_module.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(ConfigError, match=said) as caught:
+        import_modules(("broken_module",))
+    assert said == "No module named 'no_such_thing_at_all'" or "broken_module.py" in caught.value.message
+    assert sys.path[-1] == "" and sys.path.count("") == 1, "files of the folder replace no installed package"

@@ -74,6 +74,16 @@ def test_a_fault_in_a_worker_ends_the_run(other_python: str, launch: Launch, liv
     assert living(mark) == []
 
 
+def test_a_hanging_game_ends_a_run_without_workers(other_python: str) -> None:
+    """The deadline of the run applies to games in its own process, in training and evaluation."""
+    hang = ["--python", other_python, "--set", "plan.deadline_s=1"]
+    trained = call("train", "minerl:Hang-v0", "--run", "r", *TINY, "--set", "plan.collector=local", *hang)
+    played = call("evaluate", "random", "--env", "minerl:Hang-v0", "--games", "1", *hang)
+    for result in (trained, played):
+        assert result.exit_code == 3, result.output
+        assert re.search(r"step 10\): The interpreter \S+ did not return from `step` within 1 s", result.stderr)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_the_run(
     other_python: str, launch: Launch, living: Living, until: Until, number: signal.Signals

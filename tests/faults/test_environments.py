@@ -117,7 +117,9 @@ def test_numbers_that_are_not_finite(fault: str, what: str, train: Train) -> Non
     done = train(*broken(fault), *ACTORS, "--steps", "512")
     assert done.returncode == 0, done.stderr
     for env in range(4):
-        assert f"{what} was not finite in env {env} at step 40: masked, and the env was reset." in done.stderr
+        assert re.search(
+            rf"{what} was not finite in env {env}.* at step 40: masked, and the env was reset", done.stderr
+        )
     from slipstream.runs.checkpoint import find, load
     from slipstream.runs.layout import RunDir
 

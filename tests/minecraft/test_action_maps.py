@@ -16,9 +16,12 @@ from slipstream.minecraft.action_maps import (  # fmt: skip
     CameraBins,
     FullMap,
     TableMap,
+    VptMap,
     action_map,
     codes,
 )
+
+VPT = VptMap()
 
 
 def one(**done: object) -> dict[str, np.ndarray]:
@@ -154,6 +157,63 @@ def test_the_full_map_has_switches_then_strings_then_the_camera() -> None:
     assert found["camera"].tolist() == [[0.0, 10.0]]
 
 
+BY_HAND = [
+    # The groups of a combination count, from the last: camera 1, jump 2, attack 4, drop 8, use 16, sprint and sneak 32
+    # and 64, left and right 96 and 192, forward and back 288 and 576, hotbar 864 for each number.
+    ((0, 60), set(), (0.0, 0.0)),
+    ((0, 120), set(), (0.0, 0.0)),  # without `camera` it does not move
+    ((1, 120), set(), (10.0, 10.0)),
+    ((1, 0), set(), (-10.0, -10.0)),
+    ((1, 5 * 11 + 10), set(), (0.0, 10.0)),  # pitch first: yaw to the right
+    ((1, 6 * 11 + 5), set(), (11**0.2 - 1, 0.0)),  # one bin down
+    ((288 + 32 + 2, 7), {"forward", "sprint", "jump"}, (0.0, 0.0)),
+    (
+        (864 * 3 + 576 + 96 + 64 + 16 + 8 + 4, 60),
+        {"hotbar.3", "back", "left", "sneak", "use", "drop", "attack"},
+        (0, 0),
+    ),
+    ((8639, 60), {"hotbar.9", "back", "right", "sneak", "use", "drop", "attack", "jump"}, (0.0, 0.0)),
+    ((8640, 0), {"inventory"}, (0.0, 0.0)),  # nothing beside it
+]
+
+
+@pytest.mark.parametrize(("action", "pressed", "camera"), BY_HAND)
+def test_the_actions_of_vpt(action: tuple[int, int], pressed: set[str], camera: tuple[float, float]) -> None:
+    """Combinations of buttons and bins of the camera are decoded as computed by hand."""
+    found = VPT.decode(np.array([action]))
+    assert {name for name, value in found.items() if name != "camera" and value[0]} == pressed
+    np.testing.assert_allclose(found["camera"], [camera], rtol=1e-6)
+    assert found["camera"].dtype == np.float32 and set(found) <= {*VPT_BUTTONS, "camera"}
+
+
+def test_the_map_of_vpt_is_invertible() -> None:
+    """All combinations and all bins are the same after decoding and encoding, where the camera moves."""
+    assert VPT.spec.sizes == (8641, 121) and action_map("vpt") == VPT
+    still = np.append(np.arange(0, 8640, 2), 8640)  # odd combinations move the camera
+    for combinations, bin in ((still, 60), (np.arange(1, 8640, 2), 37)):
+        every = np.stack([combinations, np.full(len(combinations), bin)], axis=1)
+        np.testing.assert_array_equal(VPT.encode(VPT.decode(every)), every)
+    bins = np.stack([np.full(121, 1), np.arange(121)], axis=1)
+    bins[60, 0] = 0  # at rest
+    np.testing.assert_array_equal(VPT.encode(VPT.decode(bins)), bins)
+
+
+@pytest.mark.parametrize(
+    ("pressed", "expected"),
+    [
+        (("forward", "back", "jump"), (2, 60)),  # opposite directions cancel out
+        (("left", "right"), (0, 60)),
+        (("sprint", "sneak"), (64, 60)),  # the later one
+        (("hotbar.2", "hotbar.7"), (7 * 864, 60)),
+        (("inventory", "attack"), (8640, 60)),
+        (("pickItem", "swapHands", "ESC"), (0, 60)),  # VPT does not have them
+    ],
+)
+def test_buttons_that_exclude_each_other(pressed: tuple[str, ...], expected: tuple[int, int]) -> None:
+    """One button of each group is encoded."""
+    assert VPT.encode(one(**dict.fromkeys(pressed, 1))).tolist() == [list(expected)]
+
+
 def test_unknown_strings_are_an_error() -> None:
     """An unknown string is an error, and so are numbers in place of strings."""
     words = ("none", "planks", "log")
@@ -165,7 +225,7 @@ def test_unknown_strings_are_an_error() -> None:
 
 
 def test_maps_by_name() -> None:
-    """`14`, `8` and `full` are maps; any other name is an error."""
+    """`14`, `8`, `full` and `vpt` are maps; any other name is an error."""
     assert action_map("14") == TABLE_14 and action_map("8") == TABLE_8 and action_map("full") == FULL
     assert action_map("8", look=10.0, margin=2.0) == TableMap(TABLE_8.names, 10.0, 2.0)
     with pytest.raises(ConfigError, match=r"There is no action map `fulll`\. Did you mean `full`\?"):

@@ -16,15 +16,17 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.api import Run, clone, evaluate, load_agent, record, resume, train
 from slipstream.contracts import ObsField, ObsSpec, vector_obs
 from slipstream.envs.registry import import_modules
-from slipstream.errors import ConfigError, SlipstreamError
+from slipstream.errors import ConfigError, NonFinitePolicy, SlipstreamError
 from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.fused_actor import make_actor
+from slipstream.policies.gpu_actor import GPUActor
 from slipstream.policies.network_registry import find_network, network_name, register_networks
 from slipstream.policies.torch_policy import ActorCritic, initial_weights
 from slipstream.policies.user_network import check_finite
-from slipstream.runs.checkpoint import find, load
+from slipstream.runs.checkpoint import find, load, steps_of
 from slipstream.runs.layout import RunDir
 from slipstream.testing import ToyEnv
+from tiny_run import TINY_RUN
 from user_networks import Dense, Mixed, Recurrent
 
 register_networks({network_name(network): network for network in (Dense, Recurrent, Mixed)})
@@ -178,6 +180,8 @@ FORWARDS: dict[str, tuple[Callable[..., Any], str]] = {
     "no tensor": (lambda self, f: None, "features of type NoneType"),
     "nan": (lambda self, f: Dense.forward(self, f) / 0, "returned NaN or infinity"),
     "random": (lambda self, f: nn.functional.dropout(Dense.forward(self, f)), "two results"),
+    "detached": (lambda self, f: Dense.forward(self, f).detach(), "depend on none of its parameters"),
+    "no gradient": (torch.no_grad()(Dense.forward), "depend on none of its parameters"),
     "mixes rows": (lambda self, f: Dense.forward(self, f) - Dense.forward(self, f).mean(0), "other rows"),
 }
 DEFECTS: dict[str, tuple[type, str]] = {
@@ -196,6 +200,14 @@ DEFECTS: dict[str, tuple[type, str]] = {
         with_state(lambda self, f, s: (Dense.forward(self, f), s[:, :3])),
         r"state of shape \(3, 3\) for 3 rows; its `state_size` is 4",
     ),
+    "state in place": (
+        with_state(lambda self, f, s: (Dense.forward(self, f), s.mul_(0.9) + 1)),
+        "changes `state` in place",
+    ),
+    "true feature": (
+        broken(__init__=lambda self, obs: (Dense.__init__(self, obs), setattr(self, "features", True))[0]),
+        "has True as",
+    ),
     "negative state": (with_state(Dense.forward, -1), "-1 as `state_size`"),
 }
 
@@ -208,6 +220,33 @@ def test_what_is_refused(defect: str, make_policy: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         make_policy("discrete", 6, network=f"python:{defect}")
     assert error.value.hint
+
+
+class Popping(Recurrent):
+    """A network with sizes of NumPy that takes its field out of the dictionary."""
+
+    def __init__(self, obs: ObsSpec) -> None:
+        super().__init__(obs)
+        self.features, self.state_size = np.int64(16), np.int64(17)  # type: ignore[assignment]
+
+    def forward(self, fields: dict[str, torch.Tensor], state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Empty the dictionary, as it may."""
+        return super().forward({"obs": fields.pop("obs")}, state)
+
+
+def test_what_is_accepted(make_policy: Callable[..., Any]) -> None:
+    """Sizes may be NumPy's whole numbers, and `forward` may change its dictionary."""
+    register_networks({"python:Popping": Popping})
+    design, params = make_policy("discrete", 6, network="python:Popping")
+    assert (design.state_size, type(design.state_size)) == (17, int)
+    _, values = act_all(design, params, np.ones((2, 6), np.float32), np.zeros((2, 17), np.float32))
+    assert np.isfinite(values).all()
+
+
+def test_options_need_a_network(make_policy: Callable[..., Any]) -> None:
+    """`policy.network_options` without `policy.network` would have no effect, and is refused."""
+    with pytest.raises(ConfigError, match=r"`policy\.network_options` = \{'width': 3\} has no effect"):
+        make_policy("discrete", 6, network_options={"width": 3})
 
 
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,6 +286,54 @@ def test_nan_while_acting_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"`policy\.network` = a:B returned NaN or infinity for 2 of 4 rows"):
         check_finite("a:B", outputs, values)
     check_finite(None, outputs)
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_nan_outputs_on_a_device_are_an_error(sampled: bool, make_policy: Callable[..., Any]) -> None:
+    """An actor on a device finds outputs that are not finite beside values that are."""
+    design, params = make_policy("discrete", 6, network="user_networks:Dense", shared=False)
+    (bias,) = (slot for slot in design.weights.slots if slot.name == "policy.head.bias")
+    params[bias.offset : bias.end] = np.nan
+    actor = GPUActor(design, 3, "cpu")
+    actor.load(params)
+    obs, states = np.ones((3, 6), np.float32), np.zeros((3, 0), np.float32)
+    out = ActOutputs(np.zeros((3, 1), np.int32), np.zeros(3, np.float32), np.zeros(3, np.float32))
+    inputs = ActInputs(np.arange(2), obs, np.ones((3, 0), np.uint8), states, np.zeros((3, 2), np.int64))
+    with pytest.raises(NonFinitePolicy, match="NaN or infinity for 2 of 2 rows"):
+        actor.act(inputs, out, sampled)
+    with pytest.raises(NonFinitePolicy, match="NaN or infinity for 3 of 3 rows"):
+        actor.outputs(np.arange(3), obs, states, np.zeros((3, design.outputs), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("collector", "every", "saved", "hint"),
+    [
+        ("local", 0, [64], "then resume from step 64: slipstream resume"),
+        ("actors", 0, [64], "then resume from step 64: slipstream resume"),
+        ("local", 64, [64, 128], "run@64"),
+    ],
+)
+def test_weights_that_give_nan_are_not_saved(
+    collector: str, every: int, saved: list[int], hint: str, tmp_path: Path
+) -> None:
+    """The end of a run whose network returns NaN saves nothing, and the hint names a checkpoint before it."""
+
+    class Fails(Dense):
+        calls = 0
+
+        def forward(self, fields: dict[str, torch.Tensor]) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(fields) * (np.nan if self.calls > 44 else 1)
+
+    def save_first(steps: int, metrics: dict[str, Any], handle: Any) -> None:
+        if steps == 64:
+            handle.save()
+
+    settings = TINY_RUN | {"plan__collector": collector, "plan__workers": 1, "every__checkpoint": every, "steps": 640}
+    with pytest.raises(NonFinitePolicy, match="returned NaN or infinity") as caught:
+        train("recall", run=tmp_path / "run", network=Fails, on_iteration=save_first, **settings)
+    assert steps_of(RunDir(tmp_path / "run")) == saved
+    assert hint in caught.value.hint and caught.value.code == 2
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
 from slipstream.agents.trained import TrainedAgent
 from slipstream.api import train
+from slipstream.cli import main
 from slipstream.contracts import ObsField, ObsSpec
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.policies.convert_agent import VptAgentShape, agent_keys, agent_params, vpt_agent_shape
@@ -205,6 +209,32 @@ def test_a_converted_agent_plays_and_learns_further(tmp_path: Path) -> None:
     after = run.agent()
     assert after.design.policy.network == "vpt" and after.design.state_size == 2 * 2 * 4 * 16 + 1
     assert not np.array_equal(after.params_and_stats, agent.params_and_stats)
+
+
+@pytest.mark.slow
+def test_an_agent_with_published_spaces_plays_minerl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_python: str
+) -> None:
+    """The commands that `convert` prints evaluate a small agent and train it further in a game of another Python."""
+    monkeypatch.chdir(tmp_path)
+    image = VptShape(widths=(2, 2, 2), blocks=1, channels=3, side=128, dense=4, features=8)
+    torch.save(random_agent(VptAgentShape(image, layers=1, heads=2, memory=3, ratio=1)), "small.weights")
+
+    def call(*words: str) -> str:
+        result = CliRunner().invoke(main, list(words), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    printed = call("convert", "vpt-agent", "small.weights", "--out", "agent")
+    found = re.findall(r": slipstream (.*)", printed.replace("ID", "MineRLBasaltFindCave-v0"))
+    evaluate, further = (command.replace("PATH", other_python).split() for command in found)
+    assert json.loads(call(*evaluate, "--games", "1", "--json").splitlines()[-1])["mean_length"] == 20
+    tiny = "--preset smoke --steps 16 --set plan.envs=1 --set ppo.rollout=8 --set ppo.minibatch=8 --set ppo.epochs=1"
+    tiny += " --set ppo.value_warmup=0"
+    quiet = "--set plan.collector=local --set every.evaluate=0 --set evaluation.final_games=1 --set evaluation.envs=1"
+    call(*further, *tiny.split(), *quiet.split(), "--set", "policy.sequence=8", "--run", "further")
+    before, after = (TrainedAgent.from_run(tmp_path / name) for name in ("agent", "further"))
+    assert not np.array_equal(before.params_and_stats, after.params_and_stats)
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -196,3 +196,15 @@ def test_write_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(OSError, match="No space left"):
         write_json(path, {"x": 2})
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"] and json.loads(path.read_text())["x"] == 1.5
+
+
+def test_modules_of_a_foreign_run_are_names_only(tmp_path: Path) -> None:
+    """The command that resumes a run holds nothing but module names, and quotes the path."""
+    run = RunDir(tmp_path / "a b")
+    run.path.mkdir()
+    listed = ["fine.one", "x; touch /tmp/sprung", "a b", 3, "--trust", ""]
+    run.provenance.write_text(json.dumps({"modules": listed}))
+    assert run.modules == ["fine.one"]
+    assert run.resume_command == f"slipstream resume '{run.path}' --import fine.one"
+    run.provenance.write_text(json.dumps({"modules": "fine"}))
+    assert run.modules == []

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import os
+import sys
+import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +22,7 @@ from slipstream.errors import ConfigError, MachineError
 from slipstream.runs import sinks
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import Metrics
-from slipstream.runs.sinks import CSVSink, MetricsSink, RunInfo, SinkWriter, make_sinks
+from slipstream.runs.sinks import CSVSink, MetricsSink, RunInfo, SinkWriter, WandbSink, make_sinks
 from tiny_run import TINY_RUN
 
 
@@ -86,6 +91,69 @@ def test_csv_of_a_resumed_run_is_rewound(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A new run drops the sink with a warning and leaves the file; only a resumed run continues its file."""
+    (tmp_path / "mine.csv").write_text("precious\n")
+    train("recall", run=tmp_path / "run", steps=64, sinks=[CSVSink(tmp_path / "mine.csv")], **TINY_RUN)
+    assert (tmp_path / "mine.csv").read_text() == "precious\n"
+    said = capsys.readouterr().err
+    assert "CSVSink was dropped: FileExistsError" in said and str(tmp_path / "mine.csv") in said
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    """A pipe stays a pipe, also in a resumed run, and a link still points to the file that is written."""
+    os.mkfifo(tmp_path / "pipe")
+    for resumed_at in (None, 20):
+        with pytest.raises(FileExistsError, match="pipe"):
+            CSVSink(tmp_path / "pipe").open(info(tmp_path, resumed_at))
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    sink = CSVSink(tmp_path / "link.csv")
+    sink.open(info(tmp_path))
+    sink.log(10, {"a": 1})
+    sink.close()
+    assert (tmp_path / "link.csv").is_symlink() and table(tmp_path / "real.csv") == [{"steps": "10", "a": "1"}]
+
+
+def test_one_sink_per_name_and_file(tmp_path: Path) -> None:
+    """Names and objects with the same CSV file count once, in new runs and with the setting of a resumed one."""
+    same = ["csv", CSVSink(), "csv", CSVSink(tmp_path / "run" / "metrics.csv")]
+    assert len(make_sinks(same, tmp_path / "run")) == 1
+    assert len(make_sinks(["csv", CSVSink(tmp_path / "other.csv")], tmp_path / "run")) == 2
+    train("recall", run=tmp_path / "run", steps=128, sinks=["csv", CSVSink()], **TINY_RUN)
+    resume(tmp_path / "run", steps=192, sinks=[CSVSink()])
+    assert [row["steps"] for row in table(tmp_path / "run" / "metrics.csv")] == ["64", "128", "192"]
+
+
+def test_a_name_alone_is_a_list_of_one(tmp_path: Path) -> None:
+    """`sinks="csv"` works in `train` and in `resume`."""
+    train("recall", run=tmp_path / "run", steps=64, sinks="csv", **TINY_RUN)
+    resume(tmp_path / "run", steps=128, sinks="csv")
+    assert [row["steps"] for row in table(tmp_path / "run" / "metrics.csv")] == ["64", "128"]
+
+
+def test_a_sink_may_be_a_dataclass(tmp_path: Path) -> None:
+    """Sinks that are not hashable, or equal to another, are all used; the same object only once."""
+
+    @dataclass
+    class Kept:
+        rows: list[int] = field(default_factory=list)
+
+        def open(self, run: RunInfo) -> None:
+            pass
+
+        def log(self, steps: int, row: dict[str, Any]) -> None:
+            self.rows.append(steps)
+
+        def close(self) -> None:
+            pass
+
+    one, other = Kept(), Kept()
+    train("recall", run=tmp_path / "run", steps=64, sinks=[one, other, one], **TINY_RUN)
+    assert (one.rows, other.rows) == ([64], [64])
+
+
 def test_csv_in_training_equals_metrics_jsonl(tmp_path: Path) -> None:
     """Names are stored with the settings: a run that is resumed without saying so writes the same file on."""
     train("recall", run=tmp_path / "run", steps=128, sinks=["csv"], **TINY_RUN)
@@ -140,6 +208,48 @@ def test_a_slow_sink_neither_blocks_nor_hangs(tmp_path: Path, monkeypatch: pytes
         writer.log(steps, {})
     writer.close()
     assert "has not finished" in [writer.notices.get() for _ in range(2)][-1]
+
+
+def test_sys_exit_in_a_sink_is_reported(tmp_path: Path) -> None:
+    """A sink that calls sys.exit is dropped with a warning, like one that raises."""
+
+    class Exits(Recorder):
+        def open(self, run: RunInfo) -> str | None:
+            sys.exit("no licence")
+
+    writer = SinkWriter(Exits(), info(tmp_path))
+    writer.close()
+    assert "Exits was dropped: SystemExit: no licence" in writer.notices.get_nowait()
+
+
+def test_the_end_waits_once_for_all_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks that hang share one deadline, and each is reported."""
+    release = threading.Event()
+
+    class Hangs(Recorder):
+        def close(self) -> None:
+            release.wait(20)
+
+    monkeypatch.setattr(sinks, "CLOSE_S", 0.3)
+    metrics = Metrics(RunDir(tmp_path), False, [SinkWriter(Hangs(), info(tmp_path)) for _ in range(5)])
+    began = time.monotonic()
+    metrics.close()
+    assert time.monotonic() - began < 1.0
+    assert sum("has not finished" in line for line in metrics.drain_problems()) == 5
+    release.set()
+
+
+def test_wandb_leaves_other_runs_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new W&B run is made beside one that the user has open in this process."""
+    given: dict[str, Any] = {}
+
+    def init(**options: Any) -> Any:
+        given.update(options)
+        return SimpleNamespace(id="a", dir=str(tmp_path / "files"), define_metric=lambda *_, **__: None)
+
+    monkeypatch.setattr(sinks, "_package", lambda name: SimpleNamespace(init=init, Settings=dict))
+    WandbSink(tags=["x"]).open(info(tmp_path))
+    assert (given["reinit"], given["tags"]) == ("create_new", ["x"])
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from slipstream import api
 from slipstream.agents.trained import TrainedAgent
 from slipstream.api import configure
 from slipstream.cli import main
@@ -20,6 +23,7 @@ from slipstream.runs.checkpoint import find, load
 from slipstream.runs.layout import RunDir
 from slipstream.runs.metrics import read
 from slipstream.runs.provenance import read_config
+from slipstream.runs.sinks import RunInfo
 from slipstream.stages.clone import clone, confusion, resume
 from slipstream.stages.record import record
 
@@ -213,3 +217,38 @@ def test_a_frozen_trunk_uses_cached_features(tmp_path: Path) -> None:
     agent, demos = TrainedAgent.from_run(tmp_path / "run"), Demos.open(tmp_path / "demos")
     columns = demos.load(["obs", "action"])
     assert (agent.act(columns["obs"]) == columns["action"][:, 0]).mean() > 0.7
+
+
+def test_sinks_get_the_metrics_of_a_clone(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """A name and an object get every epoch, and a resumed clone continues; what sinks say is a notice."""
+    seen: list[Any] = []
+
+    class Sink:
+        def open(self, run: RunInfo) -> str:
+            seen.append((run.stage, run.resumed_at))
+            return "the sink is open"
+
+        def log(self, steps: int, row: dict[str, Any]) -> None:
+            seen.append((steps, row["epoch"]))
+
+        def close(self) -> None:
+            pass
+
+    said: list[str] = []
+    more = {"clone__epochs": 2, "clone__batch_size": 64, "policy__hidden": [16], "on_notice": said.append}
+    run = api.clone(make_demos(), run=tmp_path / "run", sinks=["csv", Sink()], **more)
+    first, last = (row["steps"] for row in run.metrics())
+    assert seen == [("clone", None), (first, 1), (last, 2)] and "the sink is open" in said
+    (newest := find(RunDir(run.path))).rename(tmp_path / newest.name)
+    api.resume(run.path, sinks=[Sink()], on_notice=said.append)
+    assert seen[3:] == [("clone", first), (last, 2)] and said.count("the sink is open") == 2
+    with open(run.path / "metrics.csv", encoding="utf-8", newline="") as file:
+        assert [int(row["steps"]) for row in csv.DictReader(file)] == [first, last]
+
+
+@pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed")
+def test_a_missing_tracker_is_an_error_before_cloning(make_demos: Callable[..., Path], tmp_path: Path) -> None:
+    """Without the package of a sink nothing is written, by the flag of the command line too."""
+    done = CliRunner().invoke(main, ["clone", str(make_demos()), "--run", str(tmp_path / "run"), "--sink", "mlflow"])
+    assert done.exit_code == 6 and "slipstream[mlflow]" in done.output
+    assert not (tmp_path / "run").exists()

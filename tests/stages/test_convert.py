@@ -17,6 +17,9 @@ from slipstream.api import Run, convert_sb3
 from slipstream.cli import main
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.policies.sb3_model import read_model
+from slipstream.runs.layout import RunDir
+from slipstream.stages import convert as stage
+from slipstream.stages.prepare import prepare
 
 MODELS = {
     "ppo": ("stable_baselines3", "PPO", "MlpPolicy", {}),
@@ -67,7 +70,9 @@ def check_same_but_ties(original: Any, agent: Any, obs: np.ndarray) -> None:
     one, two = original.act(obs), agent.act(obs)
     differ = np.flatnonzero(one != two)
     assert len(differ) <= 10
-    logits, _, _ = original._forward(np.arange(len(obs)), obs, np.zeros((len(obs), original.state_size), np.float32))
+    logits, _, _ = original._forward(
+        np.arange(len(obs)), obs, np.zeros((len(obs), original.model.state_size), np.float32)
+    )
     top = np.sort(logits[differ], axis=1)
     assert (top[:, -1] - top[:, -2] < 1e-6).all()
 
@@ -147,3 +152,40 @@ def test_mistakes_are_explained(models: dict[str, Path], quick: Callable[..., Ru
     assert result.exit_code == 2 and "--env ENV" in result.output
     result = cli("convert", "sb3", file, "--out", tmp_path / "x", "--env", "soccer")
     assert result.exit_code == 2 and "--trust" in result.output
+    result = cli("convert", "sb4", file, "--out", tmp_path / "x", "--env", "soccer")
+    assert result.exit_code == 2 and "Did you mean `sb3`?" in result.output
+    result = cli("convert", "sb3", file, "--out", tmp_path / "x", "--env", "soccer", "--temperature", "3")
+    assert result.exit_code == 2 and "--temperature applies to" in result.output
+    result = cli("convert", "sb3", tmp_path / "none.zip", "--out", tmp_path / "x", "--env", "soccer")
+    assert result.exit_code == 5 and "no such file" in result.output, "a missing file needs no trust to be named"
+
+
+def test_a_converted_run_keeps_what_its_values_were_learned_with(models: dict[str, Path], tmp_path: Path) -> None:
+    """Training goes on with the model's discount and the units of its values, and prints the modules it needs."""
+    out = tmp_path / "with space"
+    facts = convert(models["ppo"], "soccer", out, trust=True, modules=["json"])
+    assert facts["flags"] == " --import json" and RunDir(out).modules == ["json"]
+    config = out / "config.yaml"
+    config.write_text(config.read_text().replace("  gamma: 0.99", "  gamma: 0.9", 1))
+    resolved = prepare("soccer", {"start": f"run:{out}", "tuned": False}).resolved
+    assert resolved.settings.ppo.gamma == 0.9 and not resolved.settings.ppo.normalise_return
+    assert prepare("soccer", {"start": f"run:{out}", "ppo__gamma": 0.5}).resolved.settings.ppo.gamma == 0.5
+    result = cli("convert", "sb3", models["ppo"], "--env", "soccer", "--out", tmp_path / "a b", "--trust")
+    assert f"--start run:'{tmp_path / 'a b'}'" in result.output
+
+
+def test_a_policy_that_acts_otherwise_is_not_written(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the converted policy does not act like the original, nothing is written."""
+    made = stage.convert_policy
+
+    def wrong(*given: Any) -> Any:
+        converted = made(*given)
+        converted.params_and_stats[: converted.design.weights.size] *= -1
+        return converted
+
+    monkeypatch.setattr(stage, "convert_policy", wrong)
+    with pytest.raises(CheckpointError, match="acts differently"):
+        convert(models["ppo"], "soccer", tmp_path / "out", trust=True)
+    assert not (tmp_path / "out").exists()

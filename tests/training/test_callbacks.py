@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,41 @@ def test_an_exception_saves_and_shows_the_line(tmp_path: Path) -> None:
     assert "slipstream.resume" in caught.value.__notes__[0]
     assert resume(tmp_path / "run", steps=192).facts["steps"] == 192
     assert [row["steps"] for row in Run(tmp_path / "run", {}).metrics()] == [64, 128, 192]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_sys_exit_saves_too(error: type[BaseException], tmp_path: Path) -> None:
+    """sys.exit and Ctrl-C inside the function end the run like an exception: logged, saved, and raised."""
+
+    def leave(steps: int, metrics: dict[str, Any], handle: TrainingHandle) -> None:
+        if error is SystemExit:
+            sys.exit(4)
+        raise error
+
+    with pytest.raises(error) as caught:
+        run_tiny(tmp_path / "run", leave, every__checkpoint=0)
+    assert getattr(caught.value, "code", 4) == 4
+    assert steps_of(RunDir(tmp_path / "run")) == [64]
+    assert [row["steps"] for row in Run(tmp_path / "run", {}).metrics()] == [64]
+    with pytest.raises(ConfigError, match="`on_iteration`"):
+        resume(tmp_path / "run", on_iteration=lambda: None)  # type: ignore[arg-type,misc]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("print", "`on_iteration` = 'print' is not a function"),
+        (lambda steps, metrics: None, r"\(steps, metrics\) cannot be called with \(steps, metrics, handle\)"),
+        (lambda steps, metrics, handle, more: None, "missing a required argument: 'more'"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_an_error_before_training(
+    function: Any, message: str, tmp_path: Path
+) -> None:
+    """What is not callable with three arguments is a ConfigError, and no run begins."""
+    with pytest.raises(ConfigError, match=message):
+        run_tiny(tmp_path / "run", function)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.agents.simple import BatchAgent
-from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField
-from slipstream.errors import CheckpointError
+from slipstream.agents.guarded import GuardedAgent, WrongAction, short_text
+from slipstream.contracts import Array, EnvSpec
+from slipstream.envs.adapters.observation_spaces import obs_decoder, observation_space
 from slipstream.policies.distributions import apply_mask, greedy, sample, standard_normal
 from slipstream.policies.linear_algebra import ZERO
 from slipstream.policies.parameter_layout import DISCRETE, HEAD_KIND
@@ -57,35 +57,15 @@ def draw_uniforms(rows: Array, streams: Array, out: Array) -> None:
             out[i, k] = uniform(streams, rows[i])
 
 
-class ForeignAgent(BatchAgent):
-    """An agent whose network belongs to another library; `states` are kept per row, as those of recurrent policies."""
+class ForeignAgent(GuardedAgent):
+    """An agent whose network belongs to another library; its recurrent states are kept per row."""
 
     def __init__(self, name: str, spec: EnvSpec, sampled: bool, state_size: int = 0) -> None:
-        self.name, self.sampled = name, sampled
-        self.obs, self.action = spec.obs, spec.action
-        self.state_size = state_size
-        self._states: Array = np.zeros((0, state_size), np.float32)
+        super().__init__(name, spec, obs_decoder(observation_space(spec.obs)), state_size)
+        self.sampled = sampled
         self._low, self._high = np.array(spec.action.low, np.float32), np.array(spec.action.high, np.float32)
 
-    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
-        """Write actions [rows, parts]."""
-        self.act_rows(np.arange(len(obs)), obs, mask, streams, out, self.memory(len(obs)))
-
-    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
-        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] are recurrent states."""
-        raise NotImplementedError
-
-    def memory(self, rows: int) -> Array:
-        """The recurrent states [rows, size]; another number of rows resets them."""
-        if len(self._states) != rows:
-            self._states = np.zeros((rows, self.state_size), np.float32)
-        return self._states
-
-    def begin(self, rows: Array | None = None) -> None:
-        """Reset the recurrent states of some rows, or of all, at the start of an episode."""
-        self._states[slice(None) if rows is None else rows] = 0
-
-    def choose(
+    def select(
         self, rows: Array, head: Array, outputs: Array, std: Array, mask: Array, streams: Array, out: Array
     ) -> None:
         """Write the actions of `rows` from the network's outputs, which must be finite."""
@@ -98,22 +78,6 @@ class ForeignAgent(BatchAgent):
         """Return `outputs`; raise if one of them is not a finite number."""
         wrong = ~np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)
         if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            raise CheckpointError(
-                f"{self.name} gave {outputs[row].tolist()} for an observation: not all are finite numbers.",
-                "check its weights, and that its observations are those it was trained on",
-            )
+            place = int(np.flatnonzero(wrong)[0])
+            raise WrongAction(f"gave {short_text(outputs[place])}: not all are finite numbers", place)
         return outputs
-
-
-def field_text(field: ObsField) -> str:
-    """An observation field in messages."""
-    title = f"`{field.name}`: " if field.name else ""
-    return f"{title}{field.kind} of {'x'.join(map(str, field.shape))}"
-
-
-def action_text(action: ActionSpec) -> str:
-    """An action space in messages."""
-    if action.kind == "continuous":
-        return f"{action.parts} continuous actions from {list(action.low)} to {list(action.high)}"
-    return f"discrete actions of {' x '.join(map(str, action.sizes))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slipstream.agents.foreign import ForeignAgent, action_text, draw_uniforms, field_text
+from slipstream.agents.foreign import ForeignAgent, draw_uniforms
+from slipstream.agents.guarded import WrongAction
 from slipstream.contracts import Array, EnvSpec, ObsField
-from slipstream.errors import CheckpointError, ConfigError
+from slipstream.errors import CheckpointError, ConfigError, first_line
 from slipstream.policies.parameter_layout import head_table
 
 NUMPY_TYPES = {
@@ -62,14 +64,23 @@ class OnnxAgent(ForeignAgent):
             raise CheckpointError(f"{name} takes batches of {fixed[0]} only.", "export it with a dynamic batch axis")
         self._kind = ""
         probe = np.zeros((2, spec.obs.width), spec.obs.dtype), np.ones((2, spec.action.options), np.uint8)
-        self._kind = self._find_actions(self._run(np.arange(2), *probe, np.zeros((2, 2), np.int64), self.memory(2)))
+        self._kind = self._find_actions(
+            self._run(np.arange(2), *probe, np.zeros((2, 2), np.int64), self.memory(2)[:, 1:])
+        )
         self._states = self._states[:0]
 
-    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
-        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] are recurrent states."""
-        if not len(rows):
-            return
-        found = self._run(rows, obs, mask, streams, states)
+    def choose(
+        self,
+        rows: Array,
+        obs: Array,
+        mask: Array,
+        streams: Array,
+        out: Array,
+        states: Array,
+        restart: Callable[[], None],
+    ) -> None:
+        """Run the network once for all rows, and write their actions."""
+        found = self._run(rows, obs, mask, streams, states[:, 1:])
         outputs = found[self._kind].reshape(len(rows), -1)
         if self._kind in ("action", "actions") or (self._kind not in NAMED_OUTPUTS and self._is_action(outputs)):
             out[rows] = self._valid(self.check_finite(outputs))
@@ -79,7 +90,7 @@ class OnnxAgent(ForeignAgent):
             std = found["std"] if "std" in found else np.exp(found["log_std"]) if "log_std" in found else std
         elif self.action.masked and "mask" in self._inputs:
             mask = mask[:, :0]  # the model has applied it
-        self.choose(rows, self._head, outputs, std, mask, streams, out)
+        self.select(rows, self._head, outputs, std, mask, streams, out)
         if self.action.kind == "continuous":
             out[rows] = np.clip(out[rows], self._low, self._high)
 
@@ -111,7 +122,7 @@ class OnnxAgent(ForeignAgent):
             results = [self._session.run(None, {name: value[at] for name, value in feeds.items()}) for at in parts]
         except Exception as error:  # the runtime raises its own exceptions
             shapes = ", ".join(f"{name} {'x'.join(map(str, value.shape))}" for name, value in feeds.items())
-            line = (str(error).splitlines() or [repr(error)])[0]
+            line = first_line(error)
             raise CheckpointError(f"{self.name} failed with the inputs {shapes}: {line}", ONNX_RULES) from error
         return {
             name: np.concatenate(values) for name, values in zip(self._outputs, zip(*results, strict=True), strict=True)
@@ -149,7 +160,7 @@ class OnnxAgent(ForeignAgent):
         unknown = [name for name in inputs if name not in fields]
         if unknown or not inputs:
             names = ", ".join(f"`{field.name}`" for field in spec.obs.fields)
-            have = f"one observation, {field_text(spec.obs.fields[0])}" if len(spec.obs.fields) == 1 else names
+            have = f"one observation, {spec.obs.fields[0].text}" if len(spec.obs.fields) == 1 else names
             what = f"`{spec.name}` has no observation for its input `{unknown[0]}`" if unknown else "it has no input"
             raise CheckpointError(f"{self.name}: {what}; the env has {have}.", ONNX_RULES)
         return {name: (fields[name], self._image_order(name, fields[name])) for name in inputs}
@@ -201,8 +212,7 @@ class OnnxAgent(ForeignAgent):
         wanted = columns.get(kind, parts if self._is_action(outputs) else logits)
         if len(outputs) != 2 or width != wanted:
             raise CheckpointError(
-                f"{self.name}: its output `{kind}` has {width} numbers per row, but the env has "
-                f"{action_text(self.action)}.",
+                f"{self.name}: its output `{kind}` has {width} numbers per row, but the env has {self.action.text}.",
                 ONNX_RULES,
             )
         return kind
@@ -215,7 +225,12 @@ class OnnxAgent(ForeignAgent):
         """Actions as the env takes them; continuous ones are clipped to the bounds."""
         if self.action.kind == "continuous":
             return np.clip(actions, self._low, self._high)
-        return np.rint(actions).astype(np.int32)
+        sizes = np.array(self.action.sizes)
+        wrong = ((actions != np.floor(actions)) | (actions < 0) | (actions >= sizes)).any(axis=1)
+        if wrong.any():
+            place = int(np.flatnonzero(wrong)[0])
+            raise WrongAction(f"gave the action {actions[place].tolist()}; it must be {self.action.text}", place)
+        return actions.astype(np.int32)
 
 
 def load_onnx(file: str, spec: EnvSpec, sampled: bool = False) -> OnnxAgent:
@@ -223,7 +238,9 @@ def load_onnx(file: str, spec: EnvSpec, sampled: bool = False) -> OnnxAgent:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ConfigError(f"onnx:{file} needs the package onnxruntime: {error}.", "pip install onnxruntime") from error
+        raise ConfigError(
+            f"onnx:{file} needs the package onnxruntime: {error}.", 'pip install "slipstream[onnx]"'
+        ) from error
     path = Path(file)
     if not path.is_file():
         problem = "it is a folder" if path.is_dir() else "no such file"
@@ -234,6 +251,6 @@ def load_onnx(file: str, spec: EnvSpec, sampled: bool = False) -> OnnxAgent:
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime raises its own exceptions
-        line = (str(error).splitlines() or [repr(error)])[0]
+        line = first_line(error)
         raise CheckpointError(f"onnx:{file} is not an ONNX model: {line}", "export it again") from error
     return OnnxAgent(f"onnx:{file}", session, spec, sampled)

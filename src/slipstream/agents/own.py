@@ -6,43 +6,32 @@
     batched = True                       `act` takes a batch of observations and returns a batch of actions
     state = np.array(...)                all that the object remembers: saved in checkpoints, so a resumed run is exact
 
-`seed` is drawn from the row's own RNG stream, so games do not depend on how envs are split over processes. The first
-column of a row's recurrent state counts the steps of its episode: callers clear the state when an episode starts.
+`seed` is drawn from the row's own RNG stream, so games do not depend on how envs are split over processes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import ctypes
 import inspect
 import re
-import signal
-import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from types import FrameType
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from slipstream.agents.guarded import GuardedAgent, WrongAction, short_text, take
 from slipstream.agents.simple import BatchAgent
+from slipstream.agents.trained import TrainedAgent
 from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.adapters.action_spaces import action_space
 from slipstream.envs.adapters.observation_spaces import leaves, obs_decoder, obs_spec, observation_space
-from slipstream.errors import AgentFault, ConfigError
+from slipstream.errors import ConfigError
 from slipstream.system.rng import uniform
 
-DEADLINE_S = 30.0
-"""Seconds after which an agent that has not answered has failed."""
 PREFIX = "python:"
 """The prefix of agents that were given as Python objects."""
-
-
-class _Late(Exception):
-    """The deadline has passed."""
 
 
 def agent_name(given: Any) -> str:
@@ -60,6 +49,11 @@ def register_agents(value: Any, agents: dict[str, Any]) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [register_agents(one, agents) for one in value]
+    if isinstance(value, TrainedAgent) and value.sampled:
+        raise ConfigError(
+            f"{value.name} was loaded with sampled=True, which does not apply here.",
+            f'pass "{value.name}", and sampled=True to the function that plays',
+        )
     if isinstance(value, BatchAgent) and not isinstance(value, OwnAgent):
         return value.name
     name = next((name for name, known in agents.items() if known is value), "")
@@ -72,109 +66,84 @@ def register_agents(value: Any, agents: dict[str, Any]) -> Any:
     return PREFIX + name
 
 
-class OwnAgent(BatchAgent):
+class OwnAgent(GuardedAgent):
     """Acts with the user's function or object; see the top of this file."""
 
     def __init__(self, name: str, spec: EnvSpec, given: Any) -> None:
-        self.name, self.obs, self.action = name, spec.obs, spec.action
         seen, chosen = _spaces(spec)
-        self._decode, self._encode = obs_decoder(seen), _ActionEncoder(chosen, spec)
+        self._encode = _ActionEncoder(chosen, spec)
         self._shared, self._make = _prototype(name, given)
         self._batched = bool(getattr(self._shared, "batched", False))
         self._reset = getattr(self._shared, "reset", None)
-        if self._batched and self._reset is not None:
-            raise ConfigError(
-                f"`{name}` is batched and has `reset`, but the rows of a batch belong to different games.",
-                "leave out `batched`, or make it a function of the observations alone",
-            )
+        self._initial = np.array(self._shared.state) if hasattr(self._shared, "state") else None
+        """The state with which an episode begins."""
+        for part, why in (("reset", self._reset), ("state", self._initial)):
+            if self._batched and why is not None:
+                raise ConfigError(
+                    f"`{name}` is batched and has `{part}`, but the rows of a batch belong to different games.",
+                    "leave out `batched`, or make it a function of the observations alone",
+                )
         act = _act_method(self._shared, name)
-        self._with_mask = "mask" in inspect.signature(act).parameters
-        self._state_shape = np.shape(self._shared.state) if hasattr(self._shared, "state") else None
+        self._with_mask = "mask" in _parameters(act)
         self._instances: dict[int, Any] = {}
         """The object of each row, where every row has its own."""
-        self._states: Array = np.zeros((0, self._state_size), np.float32)
-        self._row, self._step = 0, 0
+        super().__init__(name, spec, obs_decoder(seen), 0 if self._initial is None else self._initial.size)
 
-    @property
-    def _state_size(self) -> int:
-        """The step counter and, if the object has one, its state."""
-        return 1 + (int(np.prod(self._state_shape)) if self._state_shape is not None else 0)
-
-    def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
-        """Write actions [rows, parts] for a batch."""
-        self.act_rows(np.arange(len(obs)), obs, mask, streams, out, self.memory(len(obs)))
-
-    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
+    def choose(
+        self,
+        rows: Array,
+        obs: Array,
+        mask: Array,
+        streams: Array,
+        out: Array,
+        states: Array,
+        restart: Callable[[], None],
+    ) -> None:
         """Act for some rows, one after another or, if the agent is batched, in one call."""
-        if not len(rows):
-            return
         seen = self._decode(np.ascontiguousarray(obs[rows]))
-        with self._watched(rows, obs, states):
-            if self._batched:
-                actions = self._act_batch(rows, seen, mask, states)
-            else:
-                actions = [
-                    self._act(row, _take(seen, place), mask[row], streams, states)
-                    for place, row in enumerate(rows.tolist())
-                ]
-            out[rows] = self._encode(actions)
-        states[rows, 0] += 1
+        if self._batched:
+            actions = self._act_batch(rows, seen, mask)
+        else:
+            actions = []
+            for place, row in enumerate(rows.tolist()):
+                restart()
+                actions.append(self._act(row, take(seen, place), mask[row], streams, states))
+        out[rows] = self._encode(actions)
 
-    def memory(self, rows: int) -> Array:
-        """The recurrent states [rows, size]; another number of rows resets them."""
-        if len(self._states) != rows:
-            self._states = np.zeros((rows, self._state_size), np.float32)
-        return self._states
-
-    def begin(self, rows: Array | None = None) -> None:
-        """Clear the recurrent states of some rows, or of all, at the start of an episode."""
-        self._states[slice(None) if rows is None else rows] = 0
-
-    def _act_batch(self, rows: Array, seen: Any, mask: Array, states: Array) -> list[Any]:
+    def _act_batch(self, rows: Array, seen: Any, mask: Array) -> list[Any]:
         """The user's actions for a batch."""
-        self._row, self._step = int(rows[0]), int(states[rows[0], 0])
         actions = _act_method(self._shared, self.name)(seen, **({"mask": mask[rows]} if self._with_mask else {}))
         found = _batch_size(actions)
         if found != len(rows):
-            raise _WrongAction(f"returned {found} actions for a batch of {len(rows)} observations", 0)
-        return [_take(actions, place) for place in range(len(rows))]
+            raise WrongAction(f"returned {found} actions for a batch of {len(rows)} observations", 0)
+        return [take(actions, place) for place in range(len(rows))]
 
     def _act(self, row: int, seen: Any, mask: Array, streams: Array, states: Array) -> Any:
         """The user's action for one row."""
-        self._row, self._step = row, int(states[row, 0])
-        one, fresh = self._shared, self._step == 0
+        self._row = row
+        one, fresh = self._shared, states[row, 0] == 0
         if self._make is not None:
             fresh = fresh or row not in self._instances  # a resumed run has none yet
             if row not in self._instances:
                 self._instances[row] = self._make()
             one = self._instances[row]
+        if self._initial is not None:
+            kept = states[row, 1:].astype(self._initial.dtype).reshape(self._initial.shape)
+            one.state = self._initial.copy() if fresh else kept
         if fresh and self._reset is not None:
             _reset(one, int(uniform(streams, row) * 2**24))
-        elif self._state_shape is not None and not fresh:
-            one.state = states[row, 1:].reshape(self._state_shape).copy()
         action = _act_method(one, self.name)(seen, **({"mask": mask} if self._with_mask else {}))
-        if self._state_shape is not None:
-            states[row, 1:] = np.asarray(one.state, np.float32).reshape(-1)
+        if self._initial is not None:
+            states[row, 1:] = self._stored(one.state)
         return action
 
-    @contextlib.contextmanager
-    def _watched(self, rows: Array, obs: Array, states: Array) -> Iterator[None]:
-        """Turn an exception or a missed deadline into an `AgentFault` that names the row and its observation."""
-        try:
-            with time_limit(DEADLINE_S):
-                yield
-        except _Late:
-            raise self._fault(f"did not answer within {DEADLINE_S:g} s", obs) from None
-        except _WrongAction as error:
-            self._row = int(rows[error.place])
-            self._step = int(states[self._row, 0])
-            raise self._fault(str(error), obs) from None
-        except Exception as error:
-            raise self._fault(f"raised {type(error).__name__}: {error}", obs, _user_frames(error)) from error
-
-    def _fault(self, what: str, obs: Array, report: str = "") -> AgentFault:
-        seen = _take(self._decode(np.ascontiguousarray(obs[self._row][None])), 0)
-        return AgentFault(self.name, what, self._row, self._step, _short(seen), report)
+    def _stored(self, state: Any) -> Array:
+        """A state as checkpoints hold it; float32 must hold whole numbers exactly."""
+        found = np.asarray(state)
+        stored = found.astype(np.float32).reshape(-1)
+        if found.dtype.kind in "iu" and not np.array_equal(stored, found.reshape(-1)):
+            raise ValueError(f"`state` holds {short_text(found)}, and checkpoints hold whole numbers up to 2**24")
+        return stored
 
 
 def _spaces(spec: EnvSpec) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
@@ -188,7 +157,7 @@ def _spaces(spec: EnvSpec) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
 def _prototype(name: str, given: Any) -> tuple[Any, Callable[[], Any] | None]:
     """An object to act with, and how to make one for each row; None if one serves all rows."""
     make: Callable[[], Any] | None = None
-    if inspect.isclass(given) or (inspect.isfunction(given) and not inspect.signature(given).parameters):
+    if inspect.isclass(given) or (inspect.isfunction(given) and not _parameters(given)):
         made, make = _made(name, given), given
     else:
         made, make = given, (lambda: copy.deepcopy(given)) if hasattr(given, "reset") else None
@@ -216,20 +185,19 @@ def _act_method(one: Any, name: str) -> Callable[..., Any]:
     return act  # type: ignore[no-any-return]
 
 
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; none if Python does not know them, as for some of C."""
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        return {}
+
+
 def _reset(one: Any, seed: int) -> None:
     """Call `reset` at the start of an episode, with the seed if it takes one."""
-    parameters = inspect.signature(one.reset).parameters.values()
+    parameters = _parameters(one.reset).values()
     takes_seed = any(p.name == "seed" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
     one.reset(**({"seed": seed} if takes_seed else {}))
-
-
-def _take(seen: Any, place: int) -> Any:
-    """One observation of a batch."""
-    if isinstance(seen, Mapping):
-        return {key: _take(value, place) for key, value in seen.items()}
-    if isinstance(seen, tuple):
-        return tuple(_take(value, place) for value in seen)
-    return seen[place]
 
 
 def _batch_size(actions: Any) -> int | str:
@@ -239,29 +207,8 @@ def _batch_size(actions: Any) -> int | str:
     return len(actions) if hasattr(actions, "__len__") else "single"
 
 
-def _short(seen: Any) -> str:
-    """An observation in at most a few lines."""
-    with np.printoptions(precision=4, threshold=40, edgeitems=4):
-        text = repr(seen)
-    return text if len(text) <= 600 else f"{text[:600]} ..."
-
-
-def _user_frames(error: BaseException) -> str:
-    """The traceback from the user's code on."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
-    return "".join(traceback.format_list(frames)).rstrip()
-
-
-class _WrongAction(Exception):
-    """Action number `place` of a list is not one of the env's action space."""
-
-    def __init__(self, message: str, place: int) -> None:
-        super().__init__(message)
-        self.place = place
-
-
 class _ActionEncoder:
-    """Turns a list of the env's own actions into actions [rows, parts]; a wrong one raises `_WrongAction`."""
+    """Turns a list of the env's own actions into actions [rows, parts]; a wrong one raises `WrongAction`."""
 
     def __init__(self, space: spaces.Space[Any], spec: EnvSpec) -> None:
         self._space, self._leaves, self._action = space, leaves(space), spec.action
@@ -299,40 +246,11 @@ class _ActionEncoder:
     def _alone(self, action: Any, place: int) -> Array:
         try:
             return self([action])
-        except _WrongAction as error:
-            raise _WrongAction(str(error), place) from None
+        except WrongAction as error:
+            raise WrongAction(str(error), place) from None
 
-    def _wrong(self, action: Any, place: int) -> _WrongAction:
-        return _WrongAction(f"returned {_short(action)}, which is not an action of {self._space}", place)
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise `_Late` in this thread after `seconds`.
-
-    A signal interrupts the main thread even in a blocking call. Other threads are interrupted at their next bytecode.
-    """
-    if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
-
-        def ring(number: int, frame: FrameType | None) -> None:
-            raise _Late
-
-        before = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-        return
-    ident = ctypes.c_ulong(threading.get_ident())
-    timer = threading.Timer(seconds, ctypes.pythonapi.PyThreadState_SetAsyncExc, (ident, ctypes.py_object(_Late)))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    def _wrong(self, action: Any, place: int) -> WrongAction:
+        return WrongAction(f"returned {short_text(action)}, which is not an action of {self._space}", place)
 
 
 def name_agents(agents: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:

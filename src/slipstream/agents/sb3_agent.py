@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from slipstream.agents.foreign import ForeignAgent, action_text, field_text
+from slipstream.agents.foreign import ForeignAgent
+from slipstream.agents.guarded import WrongAction
 from slipstream.contracts import ActionSpec, Array, EnvSpec
 from slipstream.envs.adapters.action_spaces import action_spec
 from slipstream.envs.adapters.observation_spaces import obs_decoder, obs_spec
-from slipstream.errors import CheckpointError, EnvError
+from slipstream.errors import CheckpointError, EnvError, first_line
 from slipstream.policies.parameter_layout import head_table
 from slipstream.policies.sb3_model import SB3Model, read_model
 from slipstream.policies.torch_policy import torch_threads
@@ -27,16 +29,26 @@ class SB3Agent(ForeignAgent):
         self.model = model
         own = _spec_of_spaces(name, model, spec)
         self._own_obs = own.obs
-        self._decode = obs_decoder(model.observation_space)
+        self._decode_own = obs_decoder(model.observation_space)
         self._head = head_table(replace(own.action, masked=False), False, False, 0, 0)
 
-    def act_rows(self, rows: Array, obs: Array, mask: Array, streams: Array, out: Array, states: Array) -> None:
-        """Act for some rows of a batch, all arrays indexed by row; `states` [all rows, size] are recurrent states."""
-        if not len(rows):
-            return
+    def choose(
+        self,
+        rows: Array,
+        obs: Array,
+        mask: Array,
+        streams: Array,
+        out: Array,
+        states: Array,
+        restart: Callable[[], None],
+    ) -> None:
+        """Run the network once for all rows, and write their actions."""
         with torch_threads(1):
-            outputs, std, squashed = self._forward(rows, self._observations(obs[rows]), states)
-        self.choose(rows, self._head, outputs, std, mask, streams, out)
+            try:
+                outputs, std, squashed = self._forward(rows, self._observations(obs[rows]), states[:, 1:])
+            except Exception as error:  # torch refuses NaN in distributions; its frames would not help
+                raise WrongAction(f"raised {type(error).__name__}: {first_line(error)}", 0) from error
+        self.select(rows, self._head, outputs, std, mask, streams, out)
         if self.action.kind == "continuous":
             low, high = self._low, self._high
             actions = out[rows]
@@ -48,7 +60,7 @@ class SB3Agent(ForeignAgent):
         """Observations as the model's own environment gives them, normalised by its VecNormalize statistics."""
         if self._own_obs != self.obs:
             rows = self._own_obs.join(self.obs.split(rows))
-        obs = self._decode(np.ascontiguousarray(rows))
+        obs = self._decode_own(np.ascontiguousarray(rows))
         return obs if self.model.statistics is None else self.model.statistics.apply(obs)
 
     def _forward(self, rows: Array, obs: Any, states: Array) -> tuple[Array, Array, bool]:
@@ -98,7 +110,7 @@ def _spec_of_spaces(name: str, model: SB3Model, spec: EnvSpec) -> EnvSpec:
     if not (same_obs and same_action):
         which = "observations" if not same_obs else "actions"
         space = model.observation_space if not same_obs else model.action_space
-        here = ", ".join(field_text(field) for field in spec.obs.fields) if not same_obs else action_text(spec.action)
+        here = spec.obs.text if not same_obs else spec.action.text
         raise CheckpointError(
             f"{name} was trained with the {which} {space}, but `{spec.name}` has {here}.",
             "use it in the environment it was trained on, with the same wrappers and env settings",

@@ -17,6 +17,7 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.contracts import EnvSpec
 from slipstream.envs.registry import EnvChoice, load_object, parse
 from slipstream.errors import ConfigError, did_you_mean
+from slipstream.system import user_modules
 
 FORMS = (
     "random, scripted:NAME, run:DIR, run:DIR@best, run:DIR@STEPS, sb3:FILE.zip, onnx:FILE, or MODULE:NAME with "
@@ -75,18 +76,21 @@ def find_own(text: str, choice: EnvChoice) -> Any:
         if name not in choice.agents:
             raise ConfigError(
                 f"The agent `{text}` was given as a Python object, and is not given here.",
-                f"pass it again in Python, for instance ss.resume(run, agents=[{name}])",
+                f"pass it again in Python: ss.resume(run, agents=[{name}]), or ss.clone(demos, expert={name})",
             )
         return choice.agents[name]
     if head not in choice.modules and did_you_mean(head, KINDS):
         raise _no_agent(text)
-    return load_object(text, choice.modules, "agent")
+    return load_object(text, choice.modules, "the agent")
 
 
 def _no_agent(text: str) -> ConfigError:
     head = text.partition(":")[0]
     suggestion = "" if head in KINDS else did_you_mean(head, KINDS)
-    return ConfigError(f"`{text}` does not name an agent.{suggestion}", f"write {FORMS}")
+    hint = (
+        f"write {text}:NAME, where NAME is the agent in that module" if user_modules.allowed(text) else f"write {FORMS}"
+    )
+    return ConfigError(f"`{text}` does not name an agent.{suggestion}", hint)
 
 
 def load_trained(text: str, sampled: bool = False) -> TrainedAgent:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.agents.simple import BatchAgent
-from slipstream.contracts import GAME_OWN, ActionSpec, Array, EnvSpec, ObsSpec, read_meanings
+from slipstream.contracts import GAME_OWN, Array, EnvSpec, read_meanings
 from slipstream.errors import CheckpointError
 from slipstream.policies.design import ActInputs, ActOutputs, Design
 from slipstream.policies.distributions import bound
@@ -71,8 +71,8 @@ class TrainedAgent(BatchAgent):
             self.check_meanings(spec)
         if (self.obs, self.action) != (spec.obs, spec.action):
             raise CheckpointError(
-                f"{self.name} reads {_obs_text(self.obs)} and outputs {_action_text(self.action)}, but "
-                f"`{spec.name}` has {_obs_text(spec.obs)} and {_action_text(spec.action)}.",
+                f"{self.name} reads {self.obs.text} and outputs {self.action.text}, but "
+                f"`{spec.name}` has {spec.obs.text} and {spec.action.text}.",
                 "evaluate it on the env it was trained on (provenance.json in its run names it)",
             )
         self.check_meanings(spec)
@@ -126,15 +126,3 @@ class TrainedAgent(BatchAgent):
     def begin(self, rows: Array | None = None) -> None:
         """Reset the recurrent states of some rows, or of all, at the start of an episode."""
         self._states[slice(None) if rows is None else rows] = 0
-
-
-def _obs_text(obs: ObsSpec) -> str:
-    if obs.plain:
-        return f"{obs.width} numbers"
-    return ", ".join(f"{field.kind} {'x'.join(map(str, field.shape))}" for field in obs.fields)
-
-
-def _action_text(action: ActionSpec) -> str:
-    found = [f"discrete actions of {' x '.join(map(str, action.sizes))}"] if action.sizes else []
-    found += [f"{action.continuous_parts} continuous actions"] if action.low else []
-    return " and ".join(found)

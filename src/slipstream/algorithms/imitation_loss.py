@@ -11,7 +11,7 @@ from slipstream.collect.rollout import Rollout
 from slipstream.contracts import Agent, Array, EnvSpec
 from slipstream.demos.reader import Demos
 from slipstream.envs.registry import EnvChoice
-from slipstream.errors import DemoError
+from slipstream.errors import AgentFault, DemoError
 from slipstream.policies.design import Design
 from slipstream.settings import PPOSettings, Settings
 from slipstream.system.rng import make_streams
@@ -21,10 +21,17 @@ class ImitationLoss:
     """Takes imitation steps after the gradient steps of PPO."""
 
     def __init__(
-        self, design: Design, teacher: Agent | None, demos: Demos | None, rows: int, seed: int, exact: bool = False
+        self,
+        design: Design,
+        teacher: Agent | None,
+        demos: Demos | None,
+        rows: int,
+        seed: int,
+        exact: bool = False,
+        agents: int = 1,
     ) -> None:
         """`exact` is whether a resumed run continues its episodes, so that the teacher's memory is kept for it."""
-        self.design = design
+        self.design, self._agents = design, agents
         self.coef_factor = np.ones(1, np.float64)
         """The decayed factor of `ppo.demo_coef`."""
         self._teacher, self._demos = teacher, demos
@@ -72,7 +79,11 @@ class ImitationLoss:
         steps, rows = rollout.reward.shape
         action = np.zeros((steps, rows, self.design.action.parts), self.design.action.dtype)
         for t in range(steps):
-            self._teacher.act_into(rollout.obs[t], rollout.mask[t], self._streams, action[t])
+            try:
+                self._teacher.act_into(rollout.obs[t], rollout.mask[t], self._streams, action[t])
+            except AgentFault as fault:
+                fault.locate(fault.row // self._agents, self._agents)
+                raise
             self._teacher.begin(np.flatnonzero(rollout.terminated[t] | rollout.truncated[t]))
         return action
 
@@ -104,4 +115,6 @@ def make_imitation_loss(
             f"`ppo.demos`: the observations or actions of {demos.path} are not those of `{spec.name}`.",
             "use demos of the same env with the same env settings",
         )
-    return ImitationLoss(design, teacher, demos, rows, settings.seed, spec.exact) if teacher or demos else None
+    if teacher is None and demos is None:
+        return None
+    return ImitationLoss(design, teacher, demos, rows, settings.seed, spec.exact, spec.agents)

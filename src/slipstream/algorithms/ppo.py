@@ -86,8 +86,8 @@ class PPO:
         rewards = engine.reward_statistics(rollout, s.gamma, mean=bool(s.centre_rewards), returns=s.normalise_return)
         if not rewards.samples:
             raise EnvError(
-                "Every transition of this rollout was masked, because its observation or reward was invalid.",
-                "the messages above name the env and the reward term to fix",
+                f"Every transition of this rollout was masked. {rollout.fault or 'No agent of the policy acted.'}",
+                "fix the env or the reward term",
             )
         if s.centre_rewards:
             self._update_centre(rewards.mean)

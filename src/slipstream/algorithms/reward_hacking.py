@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slipstream.confidence import t_cdf
+from slipstream.envs.python_terms import ENV
 
 FEWEST, MOST = 3, 10
 """Points before, and as many after, that are compared."""
@@ -84,7 +85,8 @@ class RewardHackingDetector:
             return f"{text} Inspect the reward terms: slipstream rewards report RUN."
         named = ", ".join(f"{name} by {gain:.2g} per step" for name, gain in grown)
         weights = " ".join(f"rewards.weights.{name}" for name, _ in grown)
-        return f"{text} Terms that grew most: {named}. Lower {weights}, or set rewards.potential=true."
+        potential = "" if ENV in self._points[-1]["terms"] else ", or set rewards.potential=true"  # own terms have none
+        return f"{text} Terms that grew most: {named}. Lower {weights}{potential}."
 
     def _grown(self) -> list[tuple[str, float]]:
         """The terms that grew most from the older to the newer half, three at most."""

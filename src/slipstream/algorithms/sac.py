@@ -94,7 +94,7 @@ class SAC:
         """Store a rollout and take the gradient steps due for it; return its transitions and the metrics to log."""
         before = self.replay.total
         samples = self.replay.add(rollout)
-        self._check_transitions(samples)
+        self._check_transitions(samples, rollout.fault)
         if self.settings.normalise_obs:
             self._obs.update(rollout.obs, rollout.active[: rollout.steps])
             self._write_normaliser()
@@ -195,14 +195,14 @@ class SAC:
             "warm": self._warm,
         }
 
-    def _check_transitions(self, samples: int) -> None:
+    def _check_transitions(self, samples: int, fault: str) -> None:
         """Raise after too many rollouts without a transition."""
         self._empty = 0 if samples else self._empty + 1
         if self._empty >= EMPTY_LIMIT:
             raise EnvError(
                 f"The last {EMPTY_LIMIT:,} rollouts had no usable transition: every observation or reward was masked, "
-                "or no agent acted.",
-                "fix the env or the reward term that the messages above name",
+                f"or no agent acted. {fault}".rstrip(),
+                "fix the env or the reward term",
             )
 
     def _write_normaliser(self) -> None:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from pydantic import ValidationError
@@ -97,8 +98,9 @@ class Schedules:
         if value is None:
             self.fixed.pop(key, None)
             return
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers are real numbers too
             raise ConfigError(f"`{key}` cannot be {value!r}: it is a number.", f'write handle.set("{key}", 0.1)')
+        value = float(value)
         head, _, name = key.partition(".")
         if name == "gamma" and self._settings.rewards.potential:
             raise ConfigError(
@@ -110,7 +112,7 @@ class Schedules:
                 f"`{key}` is 0, and this run was built without what it needs.",
                 f"start the run with it, for example {key}={value:g}",
             )
-        given = int(value) if isinstance(at_start, int) and float(value).is_integer() else float(value)
+        given = int(value) if isinstance(at_start, int) and value.is_integer() else value
         if why := _why_invalid(self._settings, key, given):
             raise ConfigError(
                 f"`{key}` cannot be {value:g}: {why}.", "`slipstream train ENV --show` lists all settings"

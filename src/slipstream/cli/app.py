@@ -7,6 +7,7 @@ set and passes the rest on.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -90,14 +91,17 @@ import_option = click.option(
     "modules",
     multiple=True,
     metavar="MODULE",
-    envvar="SLIPSTREAM_IMPORT",
+    callback=lambda _, __, names: tuple(dict.fromkeys([*os.environ.get("SLIPSTREAM_IMPORT", "").split(), *names])),
     help="Import a Python module first; may be repeated. SLIPSTREAM_IMPORT names modules for all commands.",
+)
+trust_option = click.option(
+    "--trust", is_flag=True, default=None, help="Open files that can execute code, such as sb3:FILE.zip."
 )
 listing = _all(import_option, json_option)
 """The options of the verbs that make neither environments nor agents."""
 shared = _all(
     import_option,
-    click.option("--trust", is_flag=True, default=None, help="Open files that can execute code, such as sb3:FILE.zip."),
+    trust_option,
     click.option("--python", metavar="PATH", help="Run the environment in this interpreter, as for the real MineRL."),
     click.option(
         "--reward",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,15 @@ def convert(
     `sb3`: FILE is the .zip file of a Stable-Baselines3 model with an MlpPolicy or MlpLstmPolicy. A run plays as
     `run:DIR` and goes on training with `train ENV --start run:DIR`.
     """
-    if layout == "sb3":
-        _convert_sb3(source, out, env, minimum, as_json, options)
-        return
+    from slipstream.stages.convert import check_layout
     from slipstream.stages.convert import convert as convert_weights
 
+    check_layout(layout)
+    if layout == "sb3":
+        if temperature is not None:
+            raise ConfigError("--temperature applies to `convert vpt-agent` only.", "leave it out")
+        _convert_sb3(source, out, env, minimum, as_json, options)
+        return
     if env is not None or options["assignments"]:
         raise ConfigError("--env and --set apply to `convert sb3` only.", "leave them out")
     reports: list[dict[str, Any]] = []
@@ -70,11 +75,15 @@ def _convert_sb3(
 
 def _vpt_summary(facts: dict[str, Any]) -> str:
     if facts["kind"] == "run":
+        size = "" if facts["side"] == 128 else f" --set env.options.size={facts['side']}"
+        there = f"--python PATH --set env.options.actions=vpt{size}"
         return "\n".join(
             [
                 ", ".join(f"{count} {what}" for what, count in facts["counts"].items()),
                 f"written: {facts['out']} ({facts['parameters']:,} parameters, {facts['side']}x{facts['side']} images)",
-                f"train it further: slipstream train ENV --start run:{facts['out']}",
+                f"play with it: slipstream evaluate run:{facts['out']} --env minerl:ID --sampled {there}",
+                f"train it further: slipstream train minerl:ID --start run:{facts['out']} {there}",
+                "ID is a game of minerl, such as MineRLBasaltFindCave-v0, and PATH a Python that has minerl",
             ]
         )
     return "\n".join(
@@ -82,6 +91,7 @@ def _vpt_summary(facts: dict[str, Any]) -> str:
             ", ".join(f"{count} {what}" for what, count in facts["counts"].items()),
             f"written: {facts['out']} ({facts['features']} features of {facts['side']}x{facts['side']} images)",
             f"use it: slipstream train ENV --set policy.image=frozen --set policy.trunk={facts['out']}",
+            f"for the whole agent, with its actions: slipstream convert vpt-agent {facts['source']} --out DIR",
         ]
     )
 
@@ -97,6 +107,6 @@ def _run_summary(facts: dict[str, Any]) -> str:
             f"{facts['compared']:,} random observations: {parity}",
             f"observation statistics: {facts['statistics'] or 'none found beside the model'}",
             f"written: {facts['out']} ({facts['steps']:,} steps)",
-            f"train on: slipstream train {facts['env']} --start run:{facts['out']}{more}",
+            f"train on: slipstream train {facts['env']} --start run:{shlex.quote(facts['out'])}{more}{facts['flags']}",
         ]
     )

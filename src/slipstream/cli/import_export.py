@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from slipstream.cli.app import Bar, print_result
+from slipstream.cli.app import Bar, import_option, print_result
 from slipstream.cli.demos import demos
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def _numbers(text: str, parse: Callable[[str], T], example: str) -> list[T]:
 @click.argument("source")
 @click.option("--out", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The demos folder.")
 @click.option("--env", metavar="NAME", help="The recorded environment; with gymnasium:NAME its spaces are used.")
-@click.option("--actions", type=click.Choice(["14", "8", "full"]), help="The action map [minerl 14, vpt full].")
+@click.option("--actions", type=click.Choice(["14", "8", "full", "vpt"]), help="The action map [minerl 14, vpt full].")
 @click.option("--look", type=float, metavar="DEGREES", help="The angle of a look action in the maps 14 and 8 [15].")
 @click.option("--margin", type=float, metavar="DEGREES", help="The smallest camera turn that counts as a look [5].")
 @click.option("--camera", type=bins, metavar="LIMIT,WIDTH,MU", help="The camera bins of the full map [10,2,10].")
@@ -84,6 +84,7 @@ def _numbers(text: str, parse: Callable[[str], T], example: str) -> list[T]:
     metavar="SHARE",
     help="The share of episodes that may be unreadable.",
 )
+@import_option
 @as_json
 def import_command(
     form: str,
@@ -93,14 +94,17 @@ def import_command(
     workers: int | None,
     allow: float,
     as_json: bool,
+    modules: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Import demos recorded by other tools: FORMAT is minerl, vpt, minari, npz, hdf5, or auto.
 
     SOURCE is a file or a folder; for minari also the name of a local dataset. Nothing is downloaded.
     """
+    from slipstream.envs.registry import import_modules
     from slipstream.stages.import_export import import_demos
 
+    import_modules(modules)
     with Bar("episodes") as bar:
         facts = import_demos(
             form, source, out, workers=workers, allow=allow, max_samples=max_samples, on_progress=bar.show, **options

@@ -7,7 +7,17 @@ from typing import Any
 
 import click
 
-from slipstream.cli.app import given, listing, main, no_tuned_option, notice, print_result, settable, shared
+from slipstream.cli.app import (
+    given,
+    listing,
+    main,
+    no_tuned_option,
+    notice,
+    print_result,
+    settable,
+    shared,
+    trust_option,
+)
 from slipstream.errors import ConfigError
 
 PAGE = "diagnosis.html"
@@ -136,6 +146,7 @@ def _attempt_text(one: dict[str, Any], wide: int) -> str:
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The seed of the first round.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The results folder [benches/ENV-TIME].")
+@trust_option
 @listing
 def bench(variants: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Compare the speed and the score of B with those of A by training both in turn.

@@ -61,9 +61,13 @@ def run(env: str, as_json: bool, **flags: Any) -> None:
 @click.option("--max-samples", "clone__max_samples", type=int, help="Use whole episodes up to this many steps.")
 @click.option("--dagger", "clone__dagger", type=int, metavar="ROUNDS", help="Rounds of DAgger after cloning.")
 @click.option(
-    "--expert", "clone__expert", metavar="AGENT", help="The expert of DAgger [the scripted agent that recorded]."
+    "--expert",
+    "clone__expert",
+    metavar="AGENT",
+    help="The expert of DAgger [the agent that recorded, if it is scripted or your own].",
 )
 @click.option("--start", metavar="AGENT", help="Start with the weights of run:DIR.")
+@sink_option
 @seed_option
 @click.option("--run", type=click.Path(path_type=Path), help="The run directory [runs/ENV-clone-TIME].")
 @preset_option

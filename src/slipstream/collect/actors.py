@@ -119,7 +119,9 @@ class ActorsCollector:
         self.prefetch(version)
         self._pool.gather(f"done {version}")
         rollout = self._rollouts[version % (self.lag + 1)]
-        return rollout if self._copy is None else copy_rollout(rollout, self._copy)
+        rollout = rollout if self._copy is None else copy_rollout(rollout, self._copy)
+        rollout.fault = next(iter(self._pool.faults), "")
+        return rollout
 
     def snapshot(self, version: int) -> dict[str, Array]:
         """Return the state from which rollout number `version`, the next one to be trained on, started."""

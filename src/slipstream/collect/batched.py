@@ -127,7 +127,9 @@ class BatchedCollector:
             _, error = self._done.get()
             if error is not None:
                 raise error
-        return self._rollouts[version % len(self._rollouts)]
+        rollout = self._rollouts[version % len(self._rollouts)]
+        rollout.fault = next((fault for group in self.groups if (fault := group.guard.first_fault)), "")
+        return rollout
 
     def finished_games(self, version: int) -> list[FinishedGame]:
         """Return the games that ended in rollout number `version`, ordered by time."""

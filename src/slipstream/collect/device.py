@@ -117,6 +117,8 @@ class DeviceRollout:
     summed: Tensor  # [terms]
     ended: Tensor  # [shown, 5]: some of the episodes that ended, and in the last column the number of all of them
 
+    fault = ""
+
     @property
     def steps(self) -> int:
         """T."""

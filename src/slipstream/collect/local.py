@@ -47,6 +47,7 @@ class LocalCollector:
         params_and_stats, assignments = self._published[max(version - self.lag, 0)]
         self.actor.policy.load(params_and_stats)
         self.actor.fill(self._rollout, assignments)
+        self._rollout.fault = self.actor.guard.first_fault
         return self._rollout
 
     def finished_games(self, version: int) -> list[FinishedGame]:

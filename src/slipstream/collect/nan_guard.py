@@ -1,4 +1,4 @@
-"""Keeps NaN and infinity out of the batch and reports which env, step and reward term they came from."""
+"""Keeps NaN and infinity out of the batch and reports which env, seed, step and reward term they came from."""
 
 from __future__ import annotations
 
@@ -55,11 +55,14 @@ class Fault:
     """A non-finite number that was kept out of the batch."""
 
     env: int
+    seed: int
+    """The seed of the episode; -1 if it was not started from one, or is over."""
     step: int
     what: str
 
     def __str__(self) -> str:
-        return f"{self.what} was not finite in env {self.env} at step {self.step}: masked, and the env was reset."
+        seed = f" (seed {self.seed})" if self.seed >= 0 else ""
+        return f"{self.what} was not finite in env {self.env}{seed} at step {self.step}: masked, and the env was reset."
 
 
 class NanGuard:
@@ -82,12 +85,14 @@ class NanGuard:
         bad_obs = ~obs_ok | (ended & ~final_ok)
         bad = bad_obs | ~np.isfinite(rows.reward)
         envs: list[int] = np.unique(np.flatnonzero(bad) // agents).tolist()
+        seeds = self._vector.seeds().tolist() if envs else []
         for env in envs:
             own = slice(env * agents, (env + 1) * agents)
             bad_terms = [name for k, name in enumerate(terms) if not np.isfinite(rows.terms[own, k]).all()]
             what = "The observation" if bad_obs[own].any() else "The reward"
             what = f"Reward term `{'`, `'.join(bad_terms)}`" if bad_terms else what
-            self._faults.append(Fault(self._first + env, step, what))
+            seed = -1 if ended[own].any() else seeds[env]  # after an end the vector has begun the next episode
+            self._faults.append(Fault(self._first + env, seed, step, what))
             rows.reward[own] = 0
             rows.terminated[own] = 0
             rows.truncated[own] = 1
@@ -96,6 +101,11 @@ class NanGuard:
             rows.terms[own] = np.nan_to_num(rows.terms[own], nan=0.0, posinf=0.0, neginf=0.0)
         self._vector.reset_envs(envs, rows)
         return envs
+
+    @property
+    def first_fault(self) -> str:
+        """The report of the first fault since the last drain; empty if there is none."""
+        return str(self._faults[0]) if self._faults else ""
 
     def drain(self) -> list[str]:
         """Return reports of the faults since the last call."""

@@ -37,6 +37,8 @@ class Rollout:
     final_obs: Array  # [T, rows, obs] or [0, rows, obs]
     terms: Array  # [rows, terms] float32, sums over the rollout
 
+    fault = ""
+    """The first report of a transition that was masked because it was not finite, if any."""
     mirror = cast(Any, None)
     """A tensor with the observations [T, rows, obs] on the learner's device, if the collector keeps them there."""
 

@@ -56,6 +56,8 @@ class EnvChoice(UserCode):
     """Whether the environment is stepped by the vector environment that is registered for it."""
     gamma: float = 0.99
     """The learner's discount per step, used by potential-based terms; `rewards.half_life_s` takes precedence."""
+    deadline_s: float = 60.0
+    """The longest time of a step in another interpreter (`plan.deadline_s`)."""
 
     @property
     def code(self) -> UserCode:

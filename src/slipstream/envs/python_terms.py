@@ -15,7 +15,7 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.game import EnvChoice
-from slipstream.envs.rewards import CombinedReward, RewardScheme, check_signature
+from slipstream.envs.rewards import ACTED, EARLIER, CombinedReward, RewardScheme, check_signature
 from slipstream.errors import ConfigError, did_you_mean
 from slipstream.settings import RewardSettings
 
@@ -103,8 +103,8 @@ class PythonTerms:
         self._action[row] = action
 
     def reward(self, row: int, reward: float) -> None:
-        """Set the environment's own reward of a row in this step."""
-        self._payout.values[row, 0], self._acted[row] = reward, 1
+        """Set the environment's own reward of a row in this step, which may belong to an earlier action."""
+        self._payout.values[row, 0], self._acted[row] = reward, EARLIER
 
     def value(self, row: int, after: Any, info: Any) -> None:
         """Value the terms of a row's last action; `after` is then the observation on which it acts next."""
@@ -112,10 +112,14 @@ class PythonTerms:
         after = copy_observation(after)
         for column, (name, function) in enumerate(self._functions, 1):
             try:
-                values[column] = float(function(before, self._action[row], after, info))
+                value = function(before, self._action[row], after, info)
             except Exception as error:
                 raise TermError(f"Reward term `{name}`: {type(error).__name__}: {error}") from error
-        self._acted[row], self._before[row] = 1, after
+            try:
+                values[column] = float(value)
+            except (TypeError, ValueError) as error:
+                raise TermError(f"Reward term `{name}` returned {value!r:.60}, not a number.") from error
+        self._acted[row], self._before[row] = ACTED, after
 
     def pay(self, out: Rows) -> None:
         """Write the rewards of the step and accumulate the terms."""

@@ -6,10 +6,12 @@ A module imported by the flag `--import` adds a game by `register`; a package ad
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -24,7 +26,7 @@ from slipstream.envs.rocket.declaration import ROCKET
 from slipstream.envs.soccer.declaration import SOCCER
 from slipstream.envs.tiny.declaration import MIXED, PIXELS, RECALL
 from slipstream.envs.treechop.declaration import TREECHOP
-from slipstream.errors import ConfigError, EnvError, did_you_mean
+from slipstream.errors import ConfigError, EnvError, did_you_mean, user_frames
 from slipstream.system import user_modules
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "find_game",
     "games",
     "import_modules",
+    "is_registered",
     "known",
     "labels_of",
     "load_object",
@@ -68,6 +71,8 @@ MINERL_PREFIXES = ("minerl", "minecraft")
 """Prefixes of the games of the minerl package; both mean the same."""
 SINGLE_ENV_PREFIXES = ("gymnasium", "python", *MINERL_PREFIXES)
 """Prefixes of environments that are made one at a time."""
+MAX_LISTED = 12
+"""Variants of a game that an error lists."""
 _registered: dict[str, Game] = {}
 
 
@@ -79,17 +84,29 @@ def register(name: str, game: Game) -> None:
 
 
 def import_modules(modules: Sequence[str]) -> None:
-    """Import the modules given by the flag `--import`."""
+    """Import the modules given by the flag `--import`.
+
+    The current folder is first on the path for them, and last from then on: files there replace no installed package.
+    """
     for module in modules:
-        if "" not in sys.path:
-            sys.path.insert(0, "")
+        while "" in sys.path:
+            sys.path.remove("")
+        sys.path.insert(0, "")
         try:
             importlib.import_module(module)
             user_modules.allow(module)
-        except ImportError as error:
+        except ModuleNotFoundError as error:
+            hint = "name a module that Python finds from the current folder; repeat the flag for several modules"
+            raise ConfigError(f"--import {module}: {error}", hint) from error
+        except Exception as error:  # the user's module can raise anything
+            what = "".join(traceback.format_exception_only(error)).strip()
+            frames = user_frames(error)
             raise ConfigError(
-                f"--import {module}: {error}", "name a module that Python finds from the current folder"
+                f"--import {module} failed: {what}" + (f"\n{frames}" if frames else ""), "fix the module"
             ) from error
+        finally:
+            sys.path.remove("")
+            sys.path.append("")
 
 
 def load_object(text: str, modules: Sequence[str], flag: str) -> Any:
@@ -195,6 +212,24 @@ def known(name: str) -> bool:
     return True
 
 
+def is_registered(name: str) -> bool:
+    """Whether the environment of this name exists here; unlike `known`, also whether Gymnasium has it."""
+    head, _, variant = name.partition(":")
+    if head != "gymnasium":
+        return known(name)
+    import gymnasium
+
+    return variant in gymnasium.registry
+
+
+def _near_variants(variant: str, variants: Sequence[str]) -> Sequence[str]:
+    """The variants that an error lists: all, or the most similar of many."""
+    if len(variants) <= MAX_LISTED:
+        return variants
+    lower = {one.lower(): one for one in variants}
+    return [lower[one] for one in difflib.get_close_matches(variant.lower(), lower, n=3, cutoff=0.7)]
+
+
 def parse(name: str) -> tuple[Game | None, str]:
     """Split `soccer:2v2` into its game and variant; Gymnasium's and MineRL's have no Game, their variant is the id.
 
@@ -217,10 +252,12 @@ def parse(name: str) -> tuple[Game | None, str]:
     game = listed[head]
     own = bool(made) or variant.endswith(game.files)
     if colon and not own and variant not in game.variants and not (game.open_variants and variant):
+        listed_variants = ", ".join(f"{head}:{one}" for one in _near_variants(variant, game.variants))
+        more = f", or {head}:FILE{game.files[0]}" if game.files else ""
         raise EnvError(
             f"`{head}` has no variant `{variant}`.{did_you_mean(variant, game.variants)}",
-            f"use one of: {', '.join(f'{head}:{v}' for v in game.variants)}"
-            + (f", or {head}:FILE{game.files[0]}" if game.files else ""),
+            (f"use one of: {listed_variants}" if listed_variants else f"there are {len(game.variants)}")
+            + (more if len(game.variants) <= MAX_LISTED else "; `slipstream envs` lists all of them"),
         )
     variant = variant or game.variants[0]
     fields = game.variant_fields.get(OWN if own else variant)

@@ -10,7 +10,10 @@ before rewards are mixed. The user's own terms are compiled when the environment
 from __future__ import annotations
 
 import inspect
+import linecache
 import math
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,6 +31,10 @@ OWN = "own"
 WINDOW = 100_000.0
 """Number of values after which the running mean square of a term becomes an exponential average."""
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
+ACTED, EARLIER = 1, 2
+"""Rows of a step: the values belong to a decision; only the environment's reward for an earlier one arrived."""
+COMPILE_ERRORS = (numba.core.errors.NumbaError, numba.core.errors.UnsupportedBytecodeError)
+"""What numba raises for a function that it cannot compile."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +161,9 @@ class CombinedReward:
 
 @inlined
 def update_mean_squares(values: Array, live: Array, acted: Array, first: int, agents: int, moments: Array) -> None:
-    """Update the mean squares of one env by the values of its rows; values that are not finite are skipped."""
+    """Update the mean squares of one env by the values of rows that acted; those that are not finite are skipped."""
     for row in range(first, first + agents):
-        if acted[row] == 0:
+        if acted[row] != ACTED:
             continue
         moments[0] = min(moments[0] + 1.0, WINDOW)
         for k in live:
@@ -257,27 +264,44 @@ def check_signature(name: str, function: Callable[..., Any], form: Sequence[str]
 
 def compile_term(name: str, function: Callable[..., Any], more: tuple[str, ...] = ()) -> Any:
     """Compile a term for its argument types: the state before and after, the clock, and the integers named `more`."""
-    form = ("before", "after", "clock", *more)
+    row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")
+    return compile_for(
+        name, function, ("before", "after", "clock", *more), (row, row, clock, *([numba.int64] * len(more)))
+    )
+
+
+def compile_for(name: str, function: Callable[..., Any], form: Sequence[str], types: tuple[Any, ...]) -> Any:
+    """Compile a term with the parameters `form` for argument types, or raise a ConfigError that says why not."""
     check_signature(name, function, form)
     term: Any = function if hasattr(function, "py_func") else compiled_here(function)
-    row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")
+    if not hasattr(term, "compile"):  # numba is disabled
+        return term
+    hint = f"use arithmetic, `math` and indexing only, and return a number: term({', '.join(form)}) -> float"
     try:
-        if hasattr(term, "compile"):  # absent if numba is disabled
-            term.compile((row, row, clock, *(numba.int64 for _ in more)))
-            returned = term.nopython_signatures[0].return_type
-            if not isinstance(returned, numba.types.Number | numba.types.Boolean):
-                raise ConfigError(f"Reward term `{name}` returns {returned}, not a number.", "return a float")
-    except numba.core.errors.NumbaError as error:
-        raise compile_error(name, form, error) from error
+        types = tuple(term.get_call_template(types, {})[2])  # compiles, with default values of further parameters
+    except COMPILE_ERRORS as error:
+        raise ConfigError(
+            f"Reward term `{name}` cannot be compiled: {describe_compile_error(error, term)}", hint
+        ) from error
+    returned = term.overloads[types].signature.return_type
+    if not isinstance(returned, numba.types.Number | numba.types.Boolean):
+        raise ConfigError(f"Reward term `{name}` returns {returned}, not a number.", "return a float")
     return term
 
 
-def compile_error(name: str, form: Sequence[str], error: Exception) -> ConfigError:
-    """The error for a term that numba cannot compile."""
-    return ConfigError(
-        f"Reward term `{name}` cannot be compiled: {str(error).strip().splitlines()[0]}",
-        f"use arithmetic, `math` and indexing only: term({', '.join(form)}) -> float.",
-    )
+def describe_compile_error(error: Exception, function: Any) -> str:
+    """What numba says about a function that it cannot compile, without what surrounds it, and the function's line."""
+    text = re.sub(r"\x1b\[\d*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Failed in nopython")]
+    reason = (lines or [type(error).__name__])[0].partition(". Raised from")[0]
+    reason = re.sub(r"of type (\w+)\(.*\)", r"of type \1", reason)
+    if reason.startswith("No implementation"):
+        reason = "numba has no " + next((line[4:] for line in lines if line.startswith(">>> ")), reason)
+    file = getattr(function, "py_func", function).__code__.co_filename
+    places = [int(line) for path, line in re.findall(r"(?:at|from) (.+?) \((\d+)\)", text) if path == file]
+    if not places:
+        return reason
+    return f"{reason}, in line {places[0]} of {os.path.basename(file)}: {linecache.getline(file, places[0]).strip()}"
 
 
 @compiled_here

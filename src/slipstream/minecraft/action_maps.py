@@ -2,7 +2,7 @@
 
 A game takes a dict: 0 or 1 for every button, the camera as degrees of pitch ([up -, down +]) and yaw ([left -, right
 +]), and sometimes strings (`craft`, `equip`). A map converts dicts of arrays to actions [steps, parts] and actions to
-dicts; encode is the inverse of decode.
+dicts; encode is the inverse of decode (see `VptMap` for its one exception).
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ VPT_BUTTONS = (
     "ESC",
 )
 """The buttons in the VPT and BASALT recordings."""
+VPT_GROUPS = (
+    ("none", *(f"hotbar.{n}" for n in range(1, 10))),
+    ("none", "forward", "back"),
+    ("none", "left", "right"),
+    ("none", "sprint", "sneak"),
+    *(("none", button) for button in ("use", "drop", "attack", "jump")),
+    ("none", "camera"),
+)
+"""One of each group is pressed in VPT's agents; `camera` says whether the camera moves."""
 RANK = ("attack", "forward", "jump", "sprint", "back", "left", "right")
 """Buttons by priority: if no table entry matches all pressed buttons, the first button that differs decides."""
 LOOKS = {"look left": (0.0, -1.0), "look right": (0.0, 1.0), "look up": (-1.0, 0.0), "look down": (1.0, 0.0)}
@@ -232,6 +241,65 @@ class FullMap:
         return {"map": "full", "buttons": list(self.buttons), "choices": dict(self.choices), "camera": bins}
 
 
+@dataclass(frozen=True)
+class VptMap:
+    """The two actions of VPT's published agents: a combination of buttons, and the bins of pitch and yaw together.
+
+    Combinations are those of `VPT_GROUPS`, the last group fastest, and at the end `inventory` alone. The camera moves
+    only if the combination has `camera`, so actions without it that differ in the camera are the same action: `encode`
+    gives them the bin of no movement. Of two buttons of a group the later one is encoded, but opposite directions
+    cancel out.
+    """
+
+    bins: CameraBins = field(default_factory=CameraBins)
+
+    @property
+    def spec(self) -> ActionSpec:
+        """8,641 combinations and 121 bins."""
+        return ActionSpec("multi_discrete", (len(self._choices) + 1, self.bins.count**2))
+
+    @cached_property
+    def _choices(self) -> Array:
+        """The choice in each group for all combinations without `inventory` [combinations, groups]."""
+        return np.indices([len(group) for group in VPT_GROUPS]).reshape(len(VPT_GROUPS), -1).T
+
+    def encode(self, given: Mapping[str, Any]) -> Array:
+        """Return the combination and the camera's bin at each step [steps, 2]."""
+        bins = self.bins.discretise(np.asarray(given["camera"]).reshape(-1, 2))
+        still = self.bins.count // 2
+        pressed = {name: np.asarray(given.get(name, 0)) != 0 for name in VPT_BUTTONS}
+        pressed["camera"] = (bins != still).any(axis=1)
+        choices = np.zeros((len(VPT_GROUPS), len(bins)), np.int64)
+        for choice, (_, *names) in zip(choices, VPT_GROUPS, strict=True):
+            for number, name in enumerate(names, 1):
+                choice[:] = np.where(pressed[name], number, choice)
+            if names[-1] in ("back", "right"):
+                choice[:] = np.where(pressed[names[0]] & pressed[names[1]], 0, choice)
+        together = np.ravel_multi_index(tuple(choices), [len(group) for group in VPT_GROUPS])
+        camera = np.where(pressed["inventory"], still * (self.bins.count + 1), bins @ [self.bins.count, 1])
+        combination = np.where(pressed["inventory"], len(self._choices), together)
+        return np.stack([combination, camera], axis=1).astype(np.int32)
+
+    def decode(self, action: Array) -> dict[str, Array]:
+        """Return every button of the combinations, and the camera where they have it."""
+        combination, camera = np.asarray(action).T
+        inventory = combination == len(self._choices)
+        choices = np.where(inventory, 0, self._choices[np.where(inventory, 0, combination)].T)
+        found = {
+            name: (choice == number).astype(np.int64)
+            for choice, group in zip(choices, VPT_GROUPS, strict=True)
+            for number, name in enumerate(group)
+            if number
+        }
+        angles = self.bins.undiscretise(np.stack(np.divmod(camera, self.bins.count), axis=1))
+        moved = np.where(found["camera"][:, None], angles, np.float32(0.0))
+        return found | {"inventory": inventory.astype(np.int64), "camera": moved}
+
+    def describe(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {"map": "vpt"}
+
+
 TABLE_14, TABLE_8, FULL = TableMap(NAMES["14"]), TableMap(NAMES["8"]), FullMap()
 
 
@@ -244,11 +312,13 @@ def action_map(
     choices: Mapping[str, Sequence[str]] | None = None,
     bins: CameraBins | None = FULL.bins,
 ) -> ActionMap:
-    """Return the map named `14`, `8` or `full`; `buttons`, `choices` and `bins` apply to `full` only."""
+    """Return the map named `14`, `8`, `full` or `vpt`; `buttons`, `choices` and `bins` apply to `full` only."""
+    if kind == "vpt":
+        return VptMap()
     if kind == "full":
         return FullMap(tuple(buttons), bins, tuple((name, tuple(words)) for name, words in (choices or {}).items()))
     if kind not in NAMES:
-        known = [*NAMES, "full"]
+        known = [*NAMES, "full", "vpt"]
         raise ConfigError(f"There is no action map `{kind}`.{did_you_mean(kind, known)}", f"maps: {', '.join(known)}")
     return TableMap(NAMES[kind], look, margin)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from slipstream.contracts import ObsSpec
 from slipstream.minecraft.action_maps import BUTTONS, FULL, NAMES
+from slipstream.minecraft.frames import VPT_FRAMES
 
 FORMATS = ("minerl", "vpt")
 """The formats of imported Minecraft demos."""
@@ -57,12 +58,14 @@ def minerl_options(origin: Mapping[str, Any]) -> dict[str, Any] | None:
             found["buttons"] = ",".join(actions["buttons"])
         if actions["choices"]:
             found["choices"] = join_words(actions["choices"])
+    elif actions.get("map") == "vpt":
+        found["actions"] = "vpt"
     else:
         return None
     if frames.get("size"):
         found["size"] = "x".join(map(str, frames["size"]))
     found |= {name: frames[name] for name, usual in (("grey", False), ("stack", 1)) if frames.get(name, usual) != usual}
-    if frames.get("resize", "area") != "area":
+    if frames.get("resize", "area") != (VPT_FRAMES.how if found["actions"] == "vpt" else "area"):
         found["resize"] = frames["resize"]
     words = {name: names for name, names in origin.get("vocabulary", {}).items() if not name.startswith("raw/")}
     return found | ({"categories": join_words(words)} if words else {})

@@ -133,3 +133,7 @@ class FrameAdapter:
         """Return a JSON object."""
         size = list(self.size) if self.size else None
         return {"size": size, "grey": self.grey, "stack": self.stack, "resize": self.how}
+
+
+VPT_FRAMES = FrameAdapter((128, 128), how="bilinear")
+"""The input of VPT's policies."""

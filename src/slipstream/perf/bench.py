@@ -130,6 +130,7 @@ def bench(
     shared: Sequence[str] = (),
     seed: int = 0,
     modules: Sequence[str] = (),
+    trust: bool = False,
     against: Path | None = None,
     save: Path | None = None,
     gate: float | None = None,
@@ -153,6 +154,7 @@ def bench(
         seed=seed,
         games=saved.get("games", 0) if games is None else games,
         modules=tuple(modules),
+        trust=trust,
     )
     rounds = rounds or saved.get("rounds", NEED_ROUNDS)
     shared = list(shared) or saved.get("shared", [])

@@ -48,6 +48,7 @@ class Work:
     games: int = 0
     """Evaluation games after each run; 0: the score is the mean return of the last episodes."""
     modules: tuple[str, ...] = ()
+    trust: bool = False
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def _train(
     """Train in a child process; its JSON output."""
     verb = ["train", work.env, "--run", str(run.path), "--minutes", repr(seconds / 60), "--seed", str(seed), "--json"]
     verb += ["--no-tuned"] if tuned else []
-    words = command(variant, verb, work.modules)
+    words = command(variant, verb, work.modules, work.trust)
     words += ["--set", f"every.log={log}", "--set", f"every.system={10 * log}"]
     return _facts(variant, _call(variant, words, limit_s + 4 * seconds))
 
@@ -234,7 +235,7 @@ def _evaluated(variant: Variant, work: Work, run: RunDir, seed: int, limit_s: fl
     against = ["--opponent", game.reference] if game is not None and game.reference else []
     verb = ["evaluate", f"run:{run.path}", "--env", work.env, "--games", str(work.games), "--seed", str(seed), "--json"]
     bare = Variant(variant.text, commit=variant.commit)
-    facts = _facts(variant, _call(variant, command(bare, [*verb, *against], work.modules), limit_s))
+    facts = _facts(variant, _call(variant, command(bare, [*verb, *against], work.modules, work.trust), limit_s))
     found = facts["score"] if against else facts["mean_return"]
     return None if found is None else float(found)
 

@@ -93,7 +93,7 @@ def _split(text: str) -> list[str]:
     return [word.strip() for word in words if word.strip()]
 
 
-def command(variant: Variant, verb: Sequence[str], modules: Sequence[str] = ()) -> list[str]:
+def command(variant: Variant, verb: Sequence[str], modules: Sequence[str] = (), trust: bool = False) -> list[str]:
     """The command line of a verb with the settings of a variant."""
     words = [sys.executable, "-m", "slipstream.cli", *verb]
     for preset in variant.presets:
@@ -104,7 +104,7 @@ def command(variant: Variant, verb: Sequence[str], modules: Sequence[str] = ()) 
         words += ["--set", word]
     for module in modules:
         words += ["--import", module]
-    return words
+    return words + ["--trust"] * trust
 
 
 def has_flag(variant: Variant, flag: str) -> bool:

@@ -18,7 +18,7 @@ from slipstream.contracts import Agent, Array, EnvSpec, Vector, empty_rows
 from slipstream.demos.format import Schema
 from slipstream.demos.writer import Shard
 from slipstream.envs.registry import EnvChoice, parse
-from slipstream.errors import MachineError
+from slipstream.errors import AgentFault, MachineError
 from slipstream.play.recorder import Recorder, RecordJob, make_vectors
 from slipstream.system.rng import make_streams
 from slipstream.system.slab import Field, Slab
@@ -78,7 +78,11 @@ def check_recording(spec: EnvSpec, agents: Iterable[Agent], vector: Vector | Non
     for agent in agents:
         if vector is None and isinstance(agent, OwnAgent):
             continue
-        agent.act_into(rows.obs, rows.mask, make_streams(0, "rehearse", 0, spec.agents), action)
+        try:
+            agent.act_into(rows.obs, rows.mask, make_streams(0, "rehearse", 0, spec.agents), action)
+        except AgentFault as fault:
+            fault.locate(0, spec.agents)
+            raise
     if vector is not None:
         vector.step(action, rows)
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slipstream.errors import CheckpointError, ConfigError
+from slipstream.errors import CheckpointError, ConfigError, first_line
 from slipstream.runs.layout import write_bytes, write_json
 
 KIND = "vpt-impala"
@@ -192,7 +192,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign file can raise anything
         raise CheckpointError(
-            f"{file} is not a file of tensors: {_first_line(error)}",
+            f"{file} is not a file of tensors: {first_line(error)}",
             "it is damaged or holds Python objects, which are never loaded; save it again as a plain state dict",
         ) from error
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
@@ -201,10 +201,6 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
             "save the state dict alone: torch.save(m.state_dict())",
         )
     return {str(name): tensor.detach() for name, tensor in found.items()}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [repr(error)])[0]
 
 
 def vpt_shape(tensors: Mapping[str, Tensor]) -> VptShape:

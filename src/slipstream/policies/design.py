@@ -44,6 +44,11 @@ class Design:
                 f"`policy.memory` = {self.policy.memory} has no effect with `policy.network` = {self.policy.network}.",
                 "remove policy.memory; a network of your own has memory if it sets `state_size`",
             )
+        if self.policy.network is None and self.policy.network_options:
+            raise ConfigError(
+                f"`policy.network_options` = {self.policy.network_options} has no effect without `policy.network`.",
+                "set policy.network to your own network, or remove policy.network_options",
+            )
 
     @property
     def frozen(self) -> bool:

@@ -221,6 +221,7 @@ class GPUActor:
                 batch_obs, before = (torch.from_numpy(part[batch]).to(self.device) for part in (obs, states))
                 found.append([tensor.cpu().numpy() for tensor in self._forward(batch_obs, before)])
         outputs, values, after = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        check_finite(self.design.policy.network, outputs, values)
         return outputs, values, after
 
     def _forward(self, obs: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -234,6 +235,8 @@ class GPUActor:
         """Run the network and select actions, on the device."""
         device = self._staging.device
         outputs, values, after = self._forward(self._obs, device["states"])
+        if self.design.policy.network is not None:  # `act` checks the values on the host, and so the outputs too
+            values = torch.where(torch.isfinite(outputs).all(1), values, torch.nan)
         args = (
             outputs.contiguous(),
             values.contiguous(),

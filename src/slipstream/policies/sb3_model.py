@@ -19,7 +19,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from slipstream.contracts import Array
-from slipstream.errors import CheckpointError, ConfigError
+from slipstream.errors import CheckpointError, ConfigError, first_line
 
 SUPPORTED = "PPO, A2C, SAC, and RecurrentPPO and MaskablePPO of sb3-contrib"
 UNPICKLED = ("policy_class", "policy_kwargs", "observation_space", "action_space")
@@ -93,7 +93,8 @@ class SB3Model:
 
 def read_model(file: Path, trust: bool) -> SB3Model:
     """Read FILE.zip and the statistics beside it; raise without `trust`."""
-    check_trust(file, trust)
+    _check_file(file)
+    check_trust([file, *filter(None, [statistics_file(file)])], trust)
     data, weights = _read_zip(file)
     described = data["policy_class"] if isinstance(data.get("policy_class"), dict) else {}
     module = str(described.get("__module__", ""))
@@ -110,7 +111,7 @@ def read_model(file: Path, trust: bool) -> SB3Model:
         policy.load_state_dict(weights)
     except Exception as error:  # a foreign policy can raise anything
         raise CheckpointError(
-            f"{file}: its policy {found['policy_class'].__name__} cannot be built: {_first_line(error)}",
+            f"{file}: its policy {found['policy_class'].__name__} cannot be built: {first_line(error)}",
             "load it once with the version of Stable-Baselines3 that is installed here, and save it again",
         ) from error
     policy.set_training_mode(False)
@@ -127,12 +128,14 @@ def read_model(file: Path, trust: bool) -> SB3Model:
     )
 
 
-def check_trust(file: Path, trust: bool) -> None:
-    """Raise if the user has not allowed to open a file that can execute code."""
+def check_trust(files: Sequence[Path], trust: bool) -> None:
+    """Raise if the user has not allowed to open files that can execute code."""
     if not trust:
+        names, many = " and ".join(map(str, files)), len(files) > 1
         raise ConfigError(
-            f"{file} is a pickle, which can execute code when it is opened; it was not opened.",
-            f"add --trust if you trust where {file} comes from (in Python: trust=True)",
+            f"{names} {'hold pickles' if many else 'holds pickles'}, which can execute code when they are opened; "
+            "nothing was opened.",
+            f"add --trust if you trust where {'they come' if many else 'it comes'} from (in Python: trust=True)",
         )
 
 
@@ -151,12 +154,12 @@ def read_statistics(file: Path, trust: bool) -> VecNormalizeStats | None:
     place = statistics_file(file)
     if place is None:
         return None
-    check_trust(place, trust)
+    check_trust([place], trust)
     try:
         found = cloudpickle.loads(place.read_bytes())
     except Exception as error:  # a pickle can raise anything
         raise CheckpointError(
-            f"{place} cannot be read: {_first_line(error)}",
+            f"{place} cannot be read: {first_line(error)}",
             "it is damaged, or needs another version of Stable-Baselines3; remove it to act without it",
         ) from error
     if type(found).__name__ != "VecNormalize":
@@ -181,11 +184,15 @@ def read_statistics(file: Path, trust: bool) -> VecNormalizeStats | None:
     )
 
 
-def _read_zip(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON object of a model and the weights of its policy; nothing is unpickled here."""
+def _check_file(file: Path) -> None:
+    """Raise if there is no such file; it is not opened."""
     if not file.is_file():
         problem = "it is a folder" if file.is_dir() else "no such file"
         raise CheckpointError(f"{file} cannot be read: {problem}.", "give the .zip file that model.save wrote")
+
+
+def _read_zip(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON object of a model and the weights of its policy; nothing is unpickled here."""
     try:
         with zipfile.ZipFile(file) as archive:
             data = json.loads(archive.read("data"))
@@ -193,7 +200,7 @@ def _read_zip(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         weights = torch.load(tensors, map_location="cpu", weights_only=True)
     except Exception as error:  # a foreign file can raise anything
         raise CheckpointError(
-            f"{file} is not a model of Stable-Baselines3: {_first_line(error)}",
+            f"{file} is not a model of Stable-Baselines3: {first_line(error)}",
             "give the .zip file that model.save wrote",
         ) from error
     missing = [name for name in UNPICKLED if name not in data]
@@ -211,7 +218,7 @@ def _require(module: str, file: Path) -> None:
         __import__(module)
     except ImportError as error:
         package = PACKAGES[module]
-        raise ConfigError(f"{file} needs the package {package}: {error}.", f"pip install {package}") from error
+        raise ConfigError(f"{file} needs the package {package}: {error}.", 'pip install "slipstream[sb3]"') from error
 
 
 def _refuse_other_algorithms(module: str, file: Path) -> None:
@@ -229,7 +236,7 @@ def _unpickle(data: Mapping[str, Any], name: str, file: Path) -> Any:
         return cloudpickle.loads(base64.b64decode(entry[":serialized:"]))
     except Exception as error:  # a pickle can raise anything
         raise CheckpointError(
-            f"{file}: its `{name}` cannot be read: {_first_line(error)}",
+            f"{file}: its `{name}` cannot be read: {first_line(error)}",
             "make the module that it needs importable (PYTHONPATH, or --import MODULE)",
         ) from error
 
@@ -247,7 +254,3 @@ def _algorithm(policy: Any, file: Path) -> str:
     if hasattr(getattr(policy, "actor", None), "get_action_dist_params"):
         return "sac"
     raise CheckpointError(f"{file} has the policy {type(policy).__name__}, which is not supported.", f"use {SUPPORTED}")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [repr(error)])[0]

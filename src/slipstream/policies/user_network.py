@@ -18,6 +18,7 @@ the class. Its parameters become named entries of the policy's layout, so its bu
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from slipstream.contracts import Array, ObsSpec
-from slipstream.errors import ConfigError, SlipstreamError
+from slipstream.errors import ConfigError, NonFinitePolicy, SlipstreamError
 from slipstream.policies.encoders import split_fields
 from slipstream.policies.network_registry import BUILT_IN, find_network
 from slipstream.settings import PolicySettings
@@ -106,7 +107,8 @@ def _run(
     name: str, network: Any, sizes: NetworkSizes, fields: Mapping[str, Tensor], state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Run one step of a network and check the shapes of its result."""
-    result = network(fields) if state is None else network(fields, state)
+    rows, given = len(next(iter(fields.values()))), dict(fields)  # `forward` may change its dictionary
+    result = network(given) if state is None else network(given, state)
     if state is None:
         features, after = result, torch.zeros(0)
     elif isinstance(result, tuple) and len(result) == 2:
@@ -117,7 +119,6 @@ def _run(
             f"{_describe(result)}.",
             f"return features and the new state; {PROTOCOL}",
         )
-    rows = len(next(iter(fields.values())))
     for what, tensor, width, key in (
         ("features", features, sizes.features, "features"),
         ("state", after, sizes.state_size, "state_size"),
@@ -144,7 +145,7 @@ def check_finite(network: str | None, *outputs: Array) -> None:
     for array in outputs:
         bad = len(array) - np.count_nonzero(np.isfinite(array).reshape(len(array), -1).all(1))
         if bad:
-            raise ConfigError(
+            raise NonFinitePolicy(
                 f"`policy.network` = {network} returned NaN or infinity for {bad} of {len(array)} rows.",
                 "check for divisions by zero, logarithms and exponentials in its forward, or lower ppo.learning_rate",
             )
@@ -182,11 +183,15 @@ def _make(network: type, subject: str, obs: ObsSpec, options: str, seed: int) ->
 
 
 def _size(made: nn.Module, subject: str, key: str, least: int) -> int:
-    size = getattr(made, key, 0 if key == "state_size" else None)
-    if isinstance(size, bool) or not isinstance(size, int) or size < least:
+    size: Any = getattr(made, key, 0 if key == "state_size" else None)
+    try:
+        number = least - 1 if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        number = least - 1
+    if number < least:
         found = "has no attribute" if size is None else f"has {size!r} as"
         raise ConfigError(f"{subject} {found} `{key}`.", f"set self.{key} to a whole number of at least {least}")
-    return size
+    return number
 
 
 def _check_parameters(made: nn.Module, subject: str) -> None:
@@ -225,7 +230,7 @@ def _check_buffers(buffers: dict[str, Tensor], others: dict[str, Tensor], made: 
 
 
 def _check_outputs(made: nn.Module, name: str, obs: ObsSpec, sizes: NetworkSizes) -> None:
-    """Run the network on random observations: shapes, finite numbers, and rows that depend on themselves only."""
+    """Run the network on random observations: shapes, finite numbers, gradients, and rows that do not mix."""
     subject, generator = f"`policy.network` = {name}", torch.Generator().manual_seed(0)
     fields: dict[str, Tensor] = {}
     for field in obs.fields:
@@ -239,10 +244,16 @@ def _check_outputs(made: nn.Module, name: str, obs: ObsSpec, sizes: NetworkSizes
     try:
         with torch.no_grad():
             first, after = _run(name, made, sizes, fields, state)
+            if state is not None and state._version:  # the number of changes in place
+                raise ConfigError(
+                    f"{subject} changes `state` in place.",
+                    "make a new tensor, for example state = state + x instead of state += x, and return it",
+                )
             again = _run(name, made, sizes, fields, state)[0]
             one = {key: tensor[:1] for key, tensor in fields.items()}
             alone = _run(name, made, sizes, one, None if state is None else state[:1])[0]
             second = first if state is None else _run(name, made, sizes, fields, after)[0]
+        _check_gradient(made, name, sizes, fields, state)
     except SlipstreamError:
         raise
     except Exception as error:  # the user's code can raise anything
@@ -264,4 +275,23 @@ def _check_outputs(made: nn.Module, name: str, obs: ObsSpec, sizes: NetworkSizes
         raise ConfigError(
             f"{subject}: the features of a row depend on the other rows of the batch.",
             "use LayerNorm or GroupNorm instead of BatchNorm, and reduce over all axes but the first",
+        )
+
+
+def _check_gradient(
+    made: nn.Module, name: str, sizes: NetworkSizes, fields: Mapping[str, Tensor], state: Tensor | None
+) -> None:
+    """Raise if a network with parameters to train has features, after two steps, that depend on none of them."""
+    trained = [parameter for parameter in made.parameters() if parameter.requires_grad]
+    if not trained:
+        return
+    with torch.enable_grad():
+        features, state = _run(name, made, sizes, fields, state)
+        if sizes.state_size:
+            features = _run(name, made, sizes, fields, state)[0]
+        gradients = torch.autograd.grad(features.sum(), trained, allow_unused=True) if features.requires_grad else ()
+    if all(gradient is None for gradient in gradients):
+        raise ConfigError(
+            f"`policy.network` = {name}: its features depend on none of its parameters, so it would not be trained.",
+            "remove torch.no_grad() and detach() from its forward, or give its parameters requires_grad=False",
         )

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import shlex
 import socket
 import sys
 import time
@@ -34,6 +35,12 @@ else:
 
 GUARD_WAIT_S = 5.0
 UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
+
+
+def module_names(value: Any) -> list[str]:
+    """The names of modules that a file lists; anything else in it is left out, because the names are printed."""
+    names = value if isinstance(value, list) else []
+    return [name for name in names if isinstance(name, str) and all(part.isidentifier() for part in name.split("."))]
 
 
 @dataclass(frozen=True)
@@ -129,13 +136,12 @@ class RunDir:
             facts = json.loads(self.provenance.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
-        modules = facts.get("modules", []) if isinstance(facts, dict) else []
-        return [str(name) for name in modules] if isinstance(modules, list) else []
+        return module_names(facts.get("modules")) if isinstance(facts, dict) else []
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes the run, with the flags that it needs."""
-        return f"slipstream resume {self.path}" + "".join(f" --import {name}" for name in self.modules)
+        """The command that resumes the run, with the modules that it needs."""
+        return f"slipstream resume {shlex.quote(str(self.path))}" + "".join(f" --import {one}" for one in self.modules)
 
     @classmethod
     def create(cls, path: Path) -> RunDir:

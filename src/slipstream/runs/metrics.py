@@ -61,6 +61,8 @@ class Metrics:
         self._drop_file()
         if self._mirror is not None:
             self._mirror.close()
+        for sink in self._sinks:  # all end at the same time, so that the waiting is that for the slowest
+            sink.end()
         for sink in self._sinks:
             sink.close()
 

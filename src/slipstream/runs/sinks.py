@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import io
 import logging
+import math
 import os
 import queue
 import re
@@ -30,7 +31,7 @@ from slipstream.runs.metrics import read
 QUEUE_ROWS = 10_000
 """Rows that wait for a slow sink; more are dropped."""
 CLOSE_S = 60.0
-"""Seconds that the end of a run waits for a sink."""
+"""Seconds that the end of a run waits for its sinks, all together."""
 PROJECT = "slipstream"
 """The project or experiment of a run, unless the tracker's own environment variable names another."""
 
@@ -44,7 +45,7 @@ class RunInfo:
     env: str
     """The name of the environment."""
     stage: str
-    """`train` or `compete`."""
+    """`train`, `compete` or `clone`."""
     settings: dict[str, Any]
     """Every setting by its dotted key, as JSON values."""
     resumed_at: int | None = None
@@ -74,7 +75,8 @@ class CSVSink:
     """Writes metrics.csv in the run directory, or another file: one column per metric, empty cells for missing values.
 
     A metric that appears later becomes a new column at the end, for which the file is replaced. A resumed run writes
-    the file anew from metrics.jsonl, so that it never holds rows that were rewound.
+    the file anew from metrics.jsonl, so that it never holds rows that were rewound. A new run does not write into a
+    file that exists.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -83,10 +85,16 @@ class CSVSink:
         self._columns: list[str] = []
         self._file: TextIO | None = None
 
+    def target(self, run: Path) -> Path:
+        """The file that a run in this directory is written to; links are followed."""
+        return (self._path or RunDir(run).csv).resolve()
+
     def open(self, run: RunInfo) -> str | None:
         """Write the rows that the run already has."""
-        self._target = self._path or RunDir(run.path).csv
+        self._target = self.target(run.path)
         self._target.parent.mkdir(parents=True, exist_ok=True)
+        if run.resumed_at is None and self._target.exists():
+            raise FileExistsError(f"{self._target} exists already; give CSVSink another path, or move that file")
         last = -1 if run.resumed_at is None else run.resumed_at
         rows = [row for row in read(RunDir(run.path)) if row["steps"] <= last]
         self._columns = list(dict.fromkeys(["steps", *(key for row in rows for key in row)]))
@@ -115,6 +123,8 @@ class CSVSink:
 
     def _replace(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write the header and rows into a new file that takes the place of the old one, and open it to append."""
+        if self._target.exists() and not self._target.is_file():
+            raise FileExistsError(f"{self._target} is not a regular file; give CSVSink another path")
         header = self._lines([{key: key for key in self._columns}])
         write_bytes(self._target, (header + self._lines(rows)).encode())
         self._file = open(self._target, "a", encoding="utf-8", newline="")  # noqa: SIM115
@@ -146,6 +156,7 @@ class WandbSink:
             "name": run.name,
             "id": known.get("id") or uuid.uuid4().hex[:12],
             "resume": "allow",
+            "reinit": "create_new",  # a run that the user has open in this process stays as it is
             "dir": str(folder),
             "mode": mode,
             "config": {"env": run.env, "stage": run.stage, **run.settings},
@@ -258,21 +269,29 @@ SINKS: dict[str, Callable[[], MetricsSink]] = {
 """The sinks by the name that the setting `sinks` and the flag `--sink` use."""
 
 
-def make_sinks(given: Sequence[str | MetricsSink]) -> list[MetricsSink]:
-    """Make sinks from names; a sink given as an object is kept. A missing package is an error."""
+def make_sinks(given: Sequence[str | MetricsSink], run: Path = Path()) -> list[MetricsSink]:
+    """Make the sinks of a run in this directory from names and objects; a missing package is an error.
+
+    Of sinks with the same name, or that write the same CSV file, the first is kept.
+    """
     made: list[MetricsSink] = []
-    for one in dict.fromkeys(given):
-        if isinstance(one, str):
-            if one not in SINKS:
-                near = did_you_mean(one, SINKS)
-                raise ConfigError(f"There is no metrics sink `{one}`.{near}", f"use one of: {', '.join(SINKS)}")
-            made.append(SINKS[one]())
-        elif isinstance(one, type) or not isinstance(one, MetricsSink):
+    seen: set[str | int | Path] = set()
+    for one in given:
+        if isinstance(one, str) and one not in SINKS:
+            near = did_you_mean(one, SINKS)
+            raise ConfigError(f"There is no metrics sink `{one}`.{near}", f"use one of: {', '.join(SINKS)}")
+        if isinstance(one, type) or not isinstance(one, str | MetricsSink):
             raise ConfigError(
                 f"`sinks`: {one!r} is not a metrics sink.", "give an object with open(run), log(steps, row) and close()"
             )
-        else:
-            made.append(one)
+        key: str | int | Path = one if isinstance(one, str) else id(one)
+        if key in seen:
+            continue
+        sink = SINKS[one]() if isinstance(one, str) else one
+        target = sink.target(run) if isinstance(sink, CSVSink) else key
+        if target not in seen:
+            made.append(sink)
+        seen |= {key, target}
     return made
 
 
@@ -283,8 +302,8 @@ class SinkWriter:
         self.notices: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Texts for the user: where the metrics go, and why the sink was dropped."""
         self._sink, self._info = sink, run
-        self._rows: queue.Queue[tuple[int, dict[str, Any]] | None] = queue.Queue(QUEUE_ROWS)
-        self._lost = 0
+        self._rows: queue.SimpleQueue[tuple[int, dict[str, Any]] | None] = queue.SimpleQueue()
+        self._lost, self._deadline = 0, math.inf
         self._thread = threading.Thread(target=self._work, name=f"metrics sink {self.name}", daemon=True)
         self._thread.start()
 
@@ -296,21 +315,21 @@ class SinkWriter:
     def log(self, steps: int, row: dict[str, Any]) -> None:
         """Queue one row; never blocks, never raises."""
         if self._thread.is_alive():
-            try:
-                self._rows.put_nowait((steps, row))
-            except queue.Full:
+            if self._rows.qsize() < QUEUE_ROWS:
+                self._rows.put((steps, row))
+            else:
                 self._lost += 1
 
+    def end(self) -> None:
+        """Let the sink end after the queued rows; does not wait."""
+        self._rows.put(None)
+        self._deadline = time.monotonic() + CLOSE_S
+
     def close(self) -> None:
-        """Wait for the queued rows, for at most a minute."""
-        deadline = time.monotonic() + CLOSE_S
-        while self._thread.is_alive() and time.monotonic() < deadline:
-            try:
-                self._rows.put(None, timeout=0.1)
-                break
-            except queue.Full:
-                continue
-        self._thread.join(max(0.0, deadline - time.monotonic()))
+        """Wait for the queued rows, until at most a minute after `end`."""
+        if self._deadline == math.inf:
+            self.end()
+        self._thread.join(max(0.0, self._deadline - time.monotonic()))
         if self._thread.is_alive():
             self.notices.put(f"{self.name} has not finished after {CLOSE_S:.0f} s; metrics.jsonl holds every row.")
         elif self._lost:
@@ -323,7 +342,7 @@ class SinkWriter:
             while (item := self._rows.get()) is not None:
                 self._sink.log(*item)
             self._sink.close()
-        except Exception as error:  # a sink must not stop the run
+        except BaseException as error:  # a sink must not stop the run, and sys.exit only ends this thread
             self.notices.put(
                 f"{self.name} was dropped: {type(error).__name__}: {str(error).strip() or 'no message'}. "
                 "Training continues, and metrics.jsonl holds every row."

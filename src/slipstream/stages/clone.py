@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import policy_arrays
 from slipstream.algorithms.cloning import Cloner, summarise_epoch
 from slipstream.algorithms.dagger import choose_expert, play_dagger_round
@@ -21,9 +24,10 @@ from slipstream.algorithms.warm_start import load_start
 from slipstream.config import Resolved, dump
 from slipstream.contracts import Array
 from slipstream.demos.edit import split
+from slipstream.demos.format import read_schema
 from slipstream.demos.quality import check_quality
 from slipstream.demos.reader import Demos
-from slipstream.envs.registry import MINERL_PREFIXES, UserCode, known
+from slipstream.envs.registry import MINERL_PREFIXES, UserCode, is_registered, known
 from slipstream.envs.rewards import discount
 from slipstream.errors import ConfigError, DemoError
 from slipstream.minecraft.env_settings import FORMATS, minerl_options, treechop_settings
@@ -32,12 +36,15 @@ from slipstream.policies.design import Design
 from slipstream.runs import provenance
 from slipstream.runs.checkpoint import Checkpoint, Saver, find, load, load_latest
 from slipstream.runs.figures import Line, Panel, plot
-from slipstream.runs.layout import RunDir, default_path, lock, plain, write_json, write_text
+from slipstream.runs.layout import RunDir, default_path, lock, module_names, plain, write_json, write_text
 from slipstream.runs.metrics import Metrics, read, rewind
 from slipstream.runs.signals import StopRequest, handle_signals
+from slipstream.runs.sinks import MetricsSink, make_sinks
 from slipstream.settings import Settings
 from slipstream.system import machine, numba_compile
 from slipstream.training.build import choose_env, machine_facts, make_engine, needs_torch
+from slipstream.training.runner import Observers
+from slipstream.vector.make import make_vector
 
 OnNotice = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -106,17 +113,23 @@ def clone(
     on_notice: OnNotice,
     on_progress: Progress,
     code: UserCode | None = None,
+    sinks: Sequence[MetricsSink] = (),
 ) -> CloneResult:
-    """Clone the demos in `folder` into a new run; DAgger plays with the user's `code`."""
+    """Clone the demos in `folder` into a new run; DAgger plays with the user's `code`.
+
+    `sinks` get the metrics besides those that the settings name.
+    """
     began, settings = time.perf_counter(), resolved.settings
+    run = run or default_path(f"{read_schema(folder).env or 'demos'}-clone")
+    observers = Observers(None, make_sinks([*settings.sinks, *sinks], run), "clone")
     numba_compile.announce(on_notice)
     report = check_quality(folder, limit=settings.clone.quality)
     for line in report.lines():
         on_notice(line)
     demos = Demos.open(folder)
+    _check_dagger(settings, demos, code or UserCode())
     cloner, plan = _make(settings, demos, on_notice, on_progress)
-    name = f"{demos.schema.env or 'demos'}-clone"
-    place = RunDir.create(run or default_path(name))
+    place = RunDir.create(run)
     with lock(place):
         write_text(place.config, dump(resolved, demos.schema.env))
         code = code or UserCode()
@@ -124,11 +137,16 @@ def clone(
         origin |= {"demos": str(folder), "checksum": demos.checksum}
         write_json(place.provenance, provenance.collect(sys.argv) | origin)
         provenance.record_plan(place, plan.rows())
-        return _drive(cloner, settings, place, State(), plan, demos, code, on_notice, on_progress, began)
+        return _drive(cloner, settings, place, State(), plan, demos, code, observers, on_notice, on_progress, began)
 
 
 def resume(
-    run: Path, settings: Settings, on_notice: OnNotice, on_progress: Progress, code: UserCode | None = None
+    run: Path,
+    settings: Settings,
+    on_notice: OnNotice,
+    on_progress: Progress,
+    code: UserCode | None = None,
+    sinks: Sequence[str | MetricsSink] = (),
 ) -> CloneResult:
     """Resume a clone after the last saved epoch."""
     began, code = time.perf_counter(), code or UserCode()
@@ -139,6 +157,7 @@ def resume(
         for notice in [*notices, *damaged]:
             on_notice(notice)
         kept = checkpoint.state
+        observers = Observers(None, make_sinks([*settings.sinks, *sinks], run), "clone", checkpoint.steps)
         state = State(samples=checkpoint.steps, **{name: kept[name] for name in STATE_KEYS})
         over = state.epoch - state.done >= settings.clone.epochs or state.waited >= settings.clone.patience
         if over and state.round >= settings.clone.dagger:
@@ -157,7 +176,7 @@ def resume(
             cloner.add(*split(played, settings.clone.held_out, settings.seed))
         cloner.restore(checkpoint.groups["learner"])
         rewind(place, checkpoint.steps)
-        return _drive(cloner, settings, place, state, plan, demos, code, on_notice, on_progress, began)
+        return _drive(cloner, settings, place, state, plan, demos, code, observers, on_notice, on_progress, began)
 
 
 def _make(
@@ -228,13 +247,15 @@ def _drive(
     plan: Plan,
     demos: Demos,
     code: UserCode,
+    observers: Observers,
     on_notice: OnNotice,
     on_progress: Progress,
     began: float,
 ) -> CloneResult:
     """Train, then play and train again for each DAgger round."""
     request, spent, before = StopRequest(), {"read": 0.0, "learn": 0.0, "validate": 0.0, "log": 0.0}, state.seconds
-    saver, metrics = Saver(place, settings.keep), Metrics(place)
+    saver = Saver(place, settings.keep)
+    metrics = Metrics(place, sinks=observers.open_sinks(place, demos.schema.env, settings))
 
     def save(best: dict[str, Any] | None = None) -> None:
         state.seconds = before + time.perf_counter() - began
@@ -253,6 +274,8 @@ def _drive(
     finally:
         saver.close()
         metrics.close()
+        for line in metrics.drain_problems():
+            on_notice(line)
     _draw(place)
     total = max(1e-9, sum(spent.values()))
     shares = {name: seconds / total for name, seconds in spent.items()}
@@ -270,10 +293,31 @@ def _drive(
     )
 
 
+def _modules(demos: Demos) -> list[str]:
+    """The modules that the env or the agents of demos came from, by `--import`."""
+    found = [name for shard in demos.shards for name in module_names(shard.origin.get("modules"))]
+    return list(dict.fromkeys(found))
+
+
+def _check_dagger(settings: Settings, demos: Demos, code: UserCode) -> None:
+    """Raise before the first epoch if DAgger cannot make its env or its expert."""
+    if not settings.clone.dagger:
+        return
+    missing = [name for name in _modules(demos) if name not in code.modules]
+    expert = choose_expert(demos, settings.clone.expert)
+    if missing and (not is_registered(demos.schema.env) or expert.partition(":")[0] in missing):
+        flags = " ".join(f"--import {name}" for name in missing)
+        raise ConfigError(f"The demos in {demos.path} were recorded with {flags}, and DAgger plays.", f"add {flags}")
+    choice = choose_env(demos.schema.env, settings, **vars(code))
+    with contextlib.closing(make_vector(choice, 1)) as vector:
+        load_agent(expert, vector.spec, choice)
+
+
 def next_steps(demos: Demos, run: Path, code: UserCode) -> list[str]:
     """What to do with a clone: the commands that train it further, for the games that it can play."""
-    env, start = demos.schema.env, f"--start run:{run}"
-    command = f"train from it: slipstream train {env} {start}{code.flags}"
+    env, start = demos.schema.env, f"--start run:{shlex.quote(str(run))}"
+    flags = code.flags + "".join(f" --import {name}" for name in _modules(demos) if name not in code.modules)
+    command = f"train from it: slipstream train {env} {start}{flags}"
     kind, _, name = env.partition(":")
     if kind == "python":
         return [f"train from it in Python: slipstream.train(lambda: {name}(...), start='run:{run}')"]
@@ -290,7 +334,7 @@ def next_steps(demos: Demos, run: Path, code: UserCode) -> list[str]:
     if kind not in MINERL_PREFIXES or code.python or find_spec("minerl") is not None:
         return [command]
     here = f"`treechop` cannot be trained from it: {reason}" if reason else command.replace(f" {env} ", " treechop ")
-    there = f"in the real game: slipstream train {env} {start} --python PATH{code.flags}"
+    there = f"in the real game: slipstream train {env} {start} --python PATH{flags}"
     return [here, f"{there}, where PATH is the interpreter of a Python with minerl"]
 
 
@@ -330,6 +374,8 @@ def _train(
             write_json(place.path / "confusion.json", {"parts": confusion})
         save({"score": -row["clone/held_out_loss"], **result} if better else None)
         metrics.append({"steps": state.samples, **row, "time/seconds": state.seconds})
+        for line in metrics.drain_problems():
+            on_notice(line)
         on_notice(f"epoch {state.epoch}/{state.done + options.epochs}: {summarise_epoch(row)}")
         spent["read"] += row["time/read"] * row["time/epoch_s"]
         spent["learn"] += (1 - row["time/read"]) * row["time/epoch_s"]

@@ -34,14 +34,29 @@ from slipstream.runs.checkpoint import Checkpoint, save
 from slipstream.runs.layout import RunDir, lock, write_json, write_text
 from slipstream.vector.make import make_vector
 
-LAYOUTS = ("vpt", "vpt-agent")
-"""The layouts of VPT: its image encoder becomes a trunk, a whole agent a run."""
+LAYOUTS = ("vpt", "vpt-agent", "sb3")
+"""VPT's image encoder becomes a trunk, a whole VPT agent or a model of Stable-Baselines3 a run."""
 ENV = "minecraft"
 """The env that a converted agent's run names."""
 TEMPERATURE = 2.0
 """The temperature of the actions of the published VPT agents, which is not among their weights."""
 PARITY_OBS = 10_000
 """Observations on which a converted policy is compared with the original."""
+SAME_ACTIONS, LARGEST_DIFFERENCE = 0.999, 1e-4
+"""The least share of equal discrete actions, and the largest difference of continuous ones."""
+
+
+def check_layout(layout: str) -> None:
+    """Raise if there is no such layout."""
+    if layout not in LAYOUTS:
+        raise ConfigError(
+            f"There is no layout `{layout}`.{did_you_mean(layout, LAYOUTS)}", f"use one of: {', '.join(LAYOUTS)}"
+        )
+
+
+def _check_empty(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} already exists and is not empty.", "choose another folder with --out DIR")
 
 
 def convert(
@@ -57,14 +72,10 @@ def convert(
     `temperature` divides the logits of an agent. `on_report` receives the comparison of keys before anything is written
     or refused.
     """
-    if layout not in LAYOUTS:
-        raise ConfigError(
-            f"There is no layout `{layout}`.{did_you_mean(layout, LAYOUTS)}", f"use {', '.join(LAYOUTS)} or sb3"
-        )
+    check_layout(layout)
     if not 0 < minimum <= 1:
         raise ConfigError(f"--minimum is {minimum}.", "give --minimum a share above 0 and up to 1")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} already exists and is not empty.", "choose another folder with --out DIR")
+    _check_empty(out)
     if temperature is not None and (layout != "vpt-agent" or not temperature > 0):
         raise ConfigError(f"--temperature is {temperature}.", "give vpt-agent a temperature above 0, or leave it out")
     tensors = read_tensors(source)
@@ -93,20 +104,24 @@ def convert_sb3(choice: EnvChoice, resolved: Resolved, source: Path, out: Path) 
 
     The original and the converted policy are compared on random observations, and the result says how far they differ.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} already exists and is not empty.", "choose another folder with --out DIR")
+    _check_empty(out)
     model = read_model(source, choice.trust)
     with closing(make_vector(choice, 1)) as vector:
         spec = vector.spec
     original = SB3Agent(f"sb3:{source}", model, spec, sampled=False)
     converted = convert_policy(model, spec.obs, spec.action)
     parity = _compare(original, converted, spec)
+    if parity.get("same_actions", 1.0) < SAME_ACTIONS or parity.get("largest_difference", 0.0) > LARGEST_DIFFERENCE:
+        raise CheckpointError(
+            f"{source} cannot be converted: the converted policy acts differently ({parity}).",
+            f"use the model as it is: sb3:{source}",
+        )
     settings = _settings_of(model, converted, resolved)
     place = RunDir.create(out)
     with lock(place):
         write_text(place.config, dump(settings, choice.name))
         origin = {"env": choice.name, "stage": "convert", "source": str(source), "layout": "sb3"}
-        write_json(place.provenance, provenance.collect(sys.argv) | origin)
+        write_json(place.provenance, provenance.collect(sys.argv) | origin | {"modules": list(choice.modules)})
         state = {"policy": converted.design.describe(), "env": choice.name, "world": dict(spec.world)}
         groups = {"policy": policy_arrays(converted.design, converted.params_and_stats), "learner": converted.learner}
         save(place, Checkpoint(model.steps, groups, {"stage": "convert", **state}))
@@ -116,6 +131,7 @@ def convert_sb3(choice: EnvChoice, resolved: Resolved, source: Path, out: Path) 
         "source": str(source),
         "out": str(out),
         "env": choice.name,
+        "flags": choice.flags,
         "algorithm": settings.settings.algorithm,
         "steps": model.steps,
         "statistics": str(statistics) if statistics else None,
@@ -132,6 +148,7 @@ def _settings_of(model: SB3Model, converted: ConvertedPolicy, resolved: Resolved
         "algorithm": algorithm,
         f"{algorithm}.gamma": model.gamma,
         f"{algorithm}.normalise_obs": "obs.mean" in converted.learner,
+        "ppo.normalise_return": model.statistics is not None and model.statistics.normalises_return,
     }
     own = Layer("settings", dict(flatten(resolved.settings)))
     return resolve(own, Layer(str(model.file), values))

@@ -32,7 +32,7 @@ from slipstream.envs.registry import (
     EnvChoice,
     UserCode,
     import_modules,
-    known,
+    is_registered,
     load_object,
     name_made,
     parse,
@@ -42,7 +42,7 @@ from slipstream.minecraft.env_settings import FORMATS, minerl_options, treechop_
 from slipstream.perf.plan_cache import tuned_layer
 from slipstream.policies.network_registry import network_name, register_networks
 from slipstream.runs.layout import RunDir
-from slipstream.runs.provenance import read_config
+from slipstream.runs.provenance import read_config, stage_of
 from slipstream.settings import Settings
 from slipstream.training.build import choose_env
 
@@ -115,9 +115,11 @@ class Sources:
     def resolve(self, env: str, agent: str = "") -> Resolved:
         """Import the modules and resolve the settings for an environment and, if given, a trained agent."""
         self.load()
-        runs = [run_folder(one) for one in (agent, str(self.settings.get("start") or "")) if one.startswith("run:")]
-        _check_modules(env, runs, self.modules)
         config = Path(self.config) if self.config else None
+        own = [file_layer(config)] if config else []
+        start = _last([*own, flag_layer(self._flags())], "start")
+        runs = [run_folder(one) for one in (agent, start) if one.startswith("run:")]
+        _check_modules(env, runs, self.modules)
         return configure(env, preset=self.preset, config=config, agent=agent, flags=self._flags(), tuned=self.tuned)
 
     def resolve_over(self, run: RunDir) -> Settings:
@@ -153,7 +155,13 @@ class Sources:
     def _flags(self) -> dict[str, Any]:
         values = flag_layer(list(self.assignments)).values | flag_layer(self.settings).values
         if self.network is not None:
-            values["policy.network"] = network_name(self.network)
+            name = network_name(self.network)
+            if values.get("policy.network", name) != name:
+                raise ConfigError(
+                    f"`policy.network` is {values['policy.network']}, but network={self.network.__name__} is given.",
+                    "give one of the two",
+                )
+            values["policy.network"] = name
         return values
 
     def _networks(self) -> dict[str, type]:
@@ -162,7 +170,7 @@ class Sources:
 
 def _check_modules(env: str, runs: Sequence[Path], given: Sequence[str]) -> None:
     """Raise if an environment is unknown here because modules that a run of it was started with are missing."""
-    if not env or _is_known(env):
+    if not env or is_registered(env):
         return
     for place in runs:
         missing = [name for name in RunDir(place).modules if name not in given]
@@ -173,14 +181,9 @@ def _check_modules(env: str, runs: Sequence[Path], given: Sequence[str]) -> None
             )
 
 
-def _is_known(env: str) -> bool:
-    """Whether the environment of this name exists here."""
-    head, _, variant = env.partition(":")
-    if head != "gymnasium":
-        return known(env)
-    import gymnasium
-
-    return variant in gymnasium.registry
+def _last(layers: Sequence[Layer], key: str) -> str:
+    """The value of a setting in the last layer that has one; empty if none has."""
+    return next((str(layer.values[key]) for layer in reversed(layers) if layer.values.get(key)), "")
 
 
 def load_terms(
@@ -193,6 +196,8 @@ def load_terms(
     for text in [terms] if isinstance(terms, str) else terms:
         value = load_object(text, modules, "--reward")
         named = value if isinstance(value, Mapping) else {text.rpartition(":")[2]: value}
+        if not named:
+            raise ConfigError(f"--reward {text} is an empty mapping.", "name a function, or map names to functions")
         for name, function in named.items():
             if name in found:
                 raise ConfigError(f"--reward {text}: there are two reward terms `{name}`.", "rename one of them")
@@ -290,8 +295,7 @@ def configure(
     layers += preset_layers(preset)
     given = flag_layer(flags if isinstance(flags, Mapping) else list(flags))
     own = [file_layer(config), given] if config else [given]
-    start = next((layer.values["start"] for layer in reversed(own) if layer.values.get("start")), "")
-    demos = next((layer.values["clone.demos"] for layer in reversed(own) if layer.values.get("clone.demos")), "")
+    start, demos = _last(own, "start"), _last(own, "clone.demos")
     if agent.startswith("run:"):
         layers.append(_env_of_agent(agent, env))
     if demos:
@@ -314,7 +318,13 @@ def _policy_of(start: str) -> Layer:
     policy = agent.design.policy.model_dump()
     normalised = bool((agent.design.split_params_and_stats(agent.params_and_stats)[2] != 1).any())
     values = {f"policy.{name}": value for name, value in policy.items()} | {"ppo.reference": start}
-    return Layer(f"start {start}", values | {"ppo.normalise_obs": normalised, "sac.normalise_obs": normalised})
+    values |= {"ppo.normalise_obs": normalised, "sac.normalise_obs": normalised}
+    run = RunDir.open(run_folder(start))
+    if stage_of(run) == "convert":  # its values were learned with this discount, in these units
+        settings = read_config(run)[0]
+        values |= {"ppo.gamma": settings.ppo.gamma, "sac.gamma": settings.sac.gamma}
+        values["ppo.normalise_return"] = settings.ppo.normalise_return
+    return Layer(f"start {start}", values)
 
 
 def _env_of_agent(agent: str, env: str) -> Layer:

@@ -173,6 +173,7 @@ def _shares(job: RecordJob, count: int, out: Path, name: str, schema: Schema) ->
         "opponent": job.opponent,
         "expert": job.expert,
         "env": choice.name,
+        "modules": list(choice.modules),
         "seed": job.seed,
         "sampled": job.sampled,
         "episodes": job.games,

@@ -20,9 +20,12 @@ from slipstream.envs.render.scenes import SIZE, Scene, make_scene
 from slipstream.envs.render.video import CAPTION_S, short_name
 from slipstream.errors import ConfigError
 from slipstream.play.engine import AgentLoader, ScheduledGame, play_scheduled
+from slipstream.play.games import game_seed
+from slipstream.play.rendering import RenderedGame
+from slipstream.play.replay_recording import STATE, SingleGame, goals, write_replay
 from slipstream.play.video_files import (
-    VideoOptions,
     Progress,
+    VideoOptions,
     save_game_gif,
     save_game_mp4,
     save_game_png,
@@ -30,9 +33,6 @@ from slipstream.play.video_files import (
     save_mp4,
     save_png,
 )
-from slipstream.play.games import game_seed
-from slipstream.play.rendering import RenderedGame
-from slipstream.play.replay_recording import STATE, SingleGame, goals, write_replay
 from slipstream.runs.replays import Event, Replay
 from slipstream.runs.terminal import Terminal, is_terminal
 
@@ -82,9 +82,9 @@ def watch(
             raise ConfigError(f"{games} games cannot be written into one video.", "leave out --games")
         options = VideoOptions(speed, fps, size)
         game = ScheduledGame(names, game_seed(seed, 0))
-        result = _write_videos(choice, game, load, outputs, options, on_notice, on_progress)
-        written = [str(path) for path in outputs.values()]
-        return facts | {"games": 1, "stopped": "", "results": [result], "written": written}
+        written = _write_videos(choice, game, load, outputs, options, on_notice, on_progress)
+        paths = [str(path) for path in outputs.values()]
+        return facts | {"games": 1, "stopped": "", "results": [written], "written": paths}
     if fps is not None or size is not None:
         raise ConfigError("--fps and --size apply to videos only.", "add --mp4, --gif or --png, or leave them out")
     screen = Terminal() if is_terminal() else None

@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 
+from slipstream import errors
 from slipstream.errors import EnvFault, SlipstreamError
 from slipstream.system.slab import Slab
 
@@ -71,5 +72,7 @@ def _describe(error: Exception) -> dict[str, Any]:
     if isinstance(error, EnvFault):
         return {"env": error.env, "seed": error.seed, "step": error.step, "report": error.report}
     if isinstance(error, SlipstreamError):
-        return {"report": error.message, "hint": error.hint, "code": error.code}
+        ours = (k for k in type(error).__mro__ if vars(errors).get(k.__name__) is k)
+        simple = (k.__name__ for k in ours if "__init__" not in vars(k))  # made of a message and a hint
+        return {"report": error.message, "hint": error.hint, "kind": next(simple, "SlipstreamError")}
     return {"report": f"A worker raised:\n{traceback.format_exc()}"}

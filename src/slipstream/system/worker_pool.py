@@ -24,8 +24,9 @@ import cloudpickle
 import numpy as np
 
 import slipstream
+from slipstream import errors
 from slipstream.contracts import Array
-from slipstream.errors import EnvError, EnvFault, MachineError, SlipstreamError
+from slipstream.errors import EnvError, EnvFault, SlipstreamError
 from slipstream.system.slab import Slab
 
 START_S = 120.0
@@ -256,7 +257,7 @@ def _rebuild(error: dict[str, Any]) -> SlipstreamError:
     """Make the exception that a worker described in its message."""
     if "env" in error:
         return EnvFault(error["env"], error["seed"], error["step"], error["report"])
-    kind = MachineError if error.get("code") == MachineError.code else EnvError
+    kind: type[SlipstreamError] = getattr(errors, error.get("kind", "EnvError"))
     return kind(error["report"].rstrip(), error.get("hint", ""))
 
 

@@ -59,7 +59,7 @@ Notify = Callable[[str], Any]
 def choose_env(name: str, settings: Settings, **code: Any) -> EnvChoice:
     """Return the environment of a run: its name with the settings that concern it and the fields of `UserCode`."""
     gamma = getattr(settings, settings.algorithm).gamma
-    return EnvChoice(name, settings.env, settings.rewards, gamma=gamma, **code)
+    return EnvChoice(name, settings.env, settings.rewards, gamma=gamma, deadline_s=settings.plan.deadline_s, **code)
 
 
 def build(

@@ -23,13 +23,13 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.config import Resolved, dump, flatten
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice, UserCode, parse, reference_opponent
-from slipstream.errors import ConfigError, EnvError
+from slipstream.errors import ConfigError, EnvError, NonFinitePolicy
 from slipstream.play.engine import GameResult
 from slipstream.play.games import GameSummary, play
 from slipstream.play.replay_recording import record_replays
 from slipstream.policies.design import Design
 from slipstream.runs import provenance
-from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest
+from slipstream.runs.checkpoint import Checkpoint, Saver, check_space, load_latest, steps_of
 from slipstream.runs.display import Display
 from slipstream.runs.layout import RunDir, default_path, lock, plain, write_json, write_text
 from slipstream.runs.metrics import Metrics, record_events, rewind, rewind_lines
@@ -38,7 +38,7 @@ from slipstream.runs.sinks import MetricsSink, RunInfo, SinkWriter, make_sinks
 from slipstream.settings import Settings
 from slipstream.system import numba_compile
 from slipstream.training.build import build, choose_env
-from slipstream.training.callbacks import IterationCallback, OnIteration
+from slipstream.training.callbacks import IterationCallback, OnIteration, check_on_iteration
 from slipstream.training.loop import Progress, due, iterate
 from slipstream.training.opponents import Opponents
 from slipstream.training.parts import TrainingParts
@@ -101,13 +101,13 @@ def begin(
     `on_iteration` is called after every iteration. `sinks` get the metrics besides those that the settings name.
     """
     settings = resolved.settings
-    observers = Observers(on_iteration, make_sinks([*settings.sinks, *sinks]), stage)
+    place = RunDir(run or default_path(choice.name))
+    observers = Observers(on_iteration, make_sinks([*settings.sinks, *sinks], place.path), stage)
     if settings.steps is None and settings.minutes is None:
         resolved = Resolved(settings.model_copy(update={"steps": DEFAULT_STEPS}), resolved.origins)
         settings = resolved.settings
     began = time.perf_counter()
     numba_compile.announce()
-    place = RunDir(run or default_path(choice.name))
     parts = build(choice, settings, opponents=partial(opponents, place, settings, choice) if opponents else None)
     try:
         RunDir.create(place.path)
@@ -142,14 +142,14 @@ def resume(
         for notice in [*notices, *damaged]:
             print(notice, file=sys.stderr)
         settings, name = provenance.read_config(place, steps)
-        made = make_sinks([*settings.sinks, *sinks])
+        made = make_sinks([*settings.sinks, *sinks], place.path)
         observers = Observers(on_iteration, made, "compete" if opponents else "train", checkpoint.steps)
-        if steps is not None:
-            _write_total_steps(place, steps)
         code = code or UserCode()
         provenance.check_modules(place, code.modules)
         choice = _choose_env_again(name, settings, run, code)
         _check_unfinished(settings, checkpoint, run)
+        if steps is not None:
+            _write_total_steps(place, steps)
         make_opponents = partial(opponents, place, settings, choice) if opponents else None
         parts = build(choice, settings, before=checkpoint.state["plan"], opponents=make_opponents)
         try:
@@ -175,6 +175,10 @@ class Observers:
     stage: str
     resumed_at: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.on_iteration is not None:
+            check_on_iteration(self.on_iteration)
+
     def open_sinks(self, run: RunDir, env: str, settings: Settings) -> list[SinkWriter]:
         """Start a writer for each sink."""
         info = RunInfo(run.path, env, self.stage, plain(dict(flatten(settings))), self.resumed_at)
@@ -184,7 +188,7 @@ class Observers:
 def _drive(
     parts: TrainingParts, settings: Settings, run: RunDir, position: Position, began: float, observers: Observers
 ) -> TrainingResult:
-    """Iterate over the loop with display, signals and keys; save at the end in every case."""
+    """Iterate over the loop with display, signals and keys; save at the end, unless the policy is not finite."""
     request, saver = StopRequest(), Saver(run, settings.keep)
     metrics = Metrics(run, sinks=observers.open_sinks(run, parts.choice.name, settings))
     callback = None
@@ -199,6 +203,7 @@ def _drive(
         with handle_signals(request), display:
             for line in table(notable_switches(plan_rows(parts, settings))):
                 display.message(line)
+            finite = True
             try:
                 before = position.steps
                 for progress in loop:
@@ -215,8 +220,11 @@ def _drive(
                         display.message(text)
                     display.show(_view(progress, parts, settings, run, saver, evaluated))
                     _handle_keys(display, request)
+            except NonFinitePolicy:
+                finite = False
+                raise
             finally:
-                if position.iteration and position.consistent:
+                if position.iteration and position.consistent and finite:
                     saver.submit(capture(parts, position, position.seconds + progress.seconds), must=True)
                 saver.wait(raise_errors=sys.exc_info()[0] is None)
                 if progress.row:
@@ -224,6 +232,9 @@ def _drive(
     except EnvError as error:
         if position.iteration:
             error.hint = f"{error.hint}; then resume with: slipstream resume {run.path}{parts.choice.flags}"
+        raise
+    except NonFinitePolicy as error:
+        error.hint += _continue_hint(run, position.steps, parts.choice)
         raise
     finally:
         saver.close()
@@ -249,6 +260,15 @@ def _drive(
         evaluating=progress.row.get("time/evaluate", 0.0),
         evaluate_every=settings.every.evaluate,
     )
+
+
+def _continue_hint(run: RunDir, steps: int, choice: EnvChoice) -> str:
+    """Say how to continue a run whose policy is not finite after `steps`; empty if it has no checkpoint."""
+    saved = steps_of(run)
+    if saved[-2:-1] and saved[-1] == steps:  # these weights may be the cause, and `resume` would load them
+        start = f"--start run:{run.path}@{saved[-2]}{choice.flags}"
+        return f"; or start from earlier weights: slipstream train {choice.name} {start}"
+    return f"; then resume from step {saved[-1]}: slipstream resume {run.path}{choice.flags}" if saved else ""
 
 
 def _write_total_steps(run: RunDir, steps: int) -> None:

@@ -171,10 +171,11 @@ def _make_named(choice: EnvChoice, variant: str) -> adapter.Env:
     """Make an environment by name: here, or in the interpreter of `--python`."""
     options = choice.env.options
     if choice.name.partition(":")[0] in MINERL_PREFIXES:
-        return minerl.make(variant, options, choice.python, choice.modules)
+        return minerl.make(variant, options, choice.python, choice.modules, choice.deadline_s)
     if choice.python:
         adapter.refuse_module("gymnasium", variant)
-        return bridge.BridgeEnv(choice.python, variant, options, modules=choice.modules)
+        more: dict[str, Any] = {"modules": choice.modules, "deadline_s": choice.deadline_s}
+        return bridge.BridgeEnv(choice.python, variant, options, **more)
     return adapter.make(variant, options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from slipstream.cli import main
 from slipstream.contracts import Array
 from slipstream.demos.exporters.minerl import export_minerl, write_recording
 from slipstream.demos.format import TERMINATED
@@ -24,6 +27,7 @@ from slipstream.minecraft.frames import FrameAdapter
 
 Write = Callable[..., Path]
 Tell = Callable[[Array], list[int]]
+OBTAIN = "MineRLObtainDiamond-v0"
 NAME = "v3_absolute_grape_changeling-6_3774-4098"
 
 
@@ -151,6 +155,51 @@ def test_obfuscated_recordings(recording: Write, tmp_path: Path) -> None:
     demos = brought(game, tmp_path / "out", actions="full")
     np.testing.assert_array_equal(demos.episode(0)["action"], vectors[0])
     np.testing.assert_array_equal(demos.schema.obs.split(np.array(demos.episode(0)["obs"]))["vector"], vectors[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("8", "MineRLTreechop-v0"), ("14", "MineRLTreechop-v0"), ("full", "MineRLTreechop-v0"), ("full", OBTAIN)],
+)
+def test_a_clone_is_trained_further_as_it_says(
+    recording: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_python: str, kind: str, name: str
+) -> None:
+    """With every action map, the commands that `clone` prints train it in treechop and in the game of the demos."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        more = stand_in(24) if name == OBTAIN else {}
+        game = recording(f"v3_r-{number}_0-24", steps=24, lead=0, seed=number, game=name, size=64, **more)
+    brought(game, tmp_path / "demos", actions=kind)
+    small = ["--set", "policy.features=8", "--set", "plan.threads=1", "--json"]
+    cloned = call("clone", "demos", "--epochs", "1", "--batch", "16", "--run", "clone", *small)
+    lines = [re.search(r"slipstream (train .*?)(?:, where|$)", line) for line in cloned["next"]]
+    commands = [found[1].replace("PATH", other_python) for found in lines if found]
+    in_treechop = kind != "8" and name != OBTAIN
+    assert len(commands) == (2 if in_treechop else 1) and (" treechop " in commands[0]) == in_treechop
+    tiny = "--preset smoke --steps 32 --set plan.envs=2 --set ppo.rollout=8 --set ppo.minibatch=16 --set ppo.epochs=1"
+    tiny += " --set plan.collector=local --set env.match_seconds=1"
+    quiet = "--set every.evaluate=0 --set evaluation.final_games=1 --set evaluation.envs=1"
+    for number, command in enumerate(commands):
+        facts = call(*command.split(), *tiny.split(), *quiet.split(), "--run", f"run{number}", *small)
+        assert facts["steps"] >= 32
+
+
+def stand_in(steps: int) -> dict[str, Any]:
+    """What the stand-in of an Obtain game has beyond Treechop."""
+    return obtain(steps, 0) | {
+        "action__craft": np.resize(["none", "planks", "torch"], steps),
+        "action__place": None,
+        "observation__equipped_items__mainhand__type": np.resize(["air", "iron_axe", "none"], steps + 1),
+    }
+
+
+def call(*words: str) -> dict[str, Any]:
+    """Run a command; return what it prints as JSON."""
+    result = CliRunner().invoke(main, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    facts: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return facts
 
 
 def test_frame_options(recording: Write, tmp_path: Path, numbers: Tell) -> None:

@@ -12,11 +12,22 @@ import pytest
 
 from slipstream.contracts import Array
 from slipstream.demos.importers.ingest import ingest
-from slipstream.demos.importers.vpt import CURSOR, draw_cursor, null_steps, read_actions, read_lines, vpt_source
+from slipstream.demos.importers.vpt import (
+    ADAPTER,
+    CURSOR,
+    draw_cursor,
+    null_steps,
+    read_actions,
+    read_lines,
+    vpt_source,
+)
 from slipstream.demos.reader import Demos
 from slipstream.errors import DemoError
 from slipstream.minecraft.action_maps import TABLE_14, VPT_BUTTONS
+from slipstream.minecraft.env_settings import minerl_options
 from slipstream.minecraft.frames import FrameAdapter
+from slipstream.policies.convert_agent import VptAgentShape
+from slipstream.policies.convert_weights import VptShape
 
 Write = Callable[..., Path]
 Line = Callable[..., dict[str, Any]]
@@ -48,6 +59,16 @@ def test_frames_and_lines_go_together(segment: Write, vpt_line: Line, tmp_path: 
     np.testing.assert_allclose(values["raw/camera"][:, 1], np.arange(11) * 0.15, rtol=1e-6)
     assert demos.steps == 11 and demos.episodes["ended"].tolist() == [0] and not values["reward"].any()
     assert demos.schema.env == "vpt"
+
+
+def test_the_actions_of_published_agents(segment: Write, vpt_line: Line, tmp_path: Path) -> None:
+    """With the action map `vpt`, demos have the spaces of a published agent, and of a live game with the same map."""
+    lines = [vpt_line(0, keyboard={"keys": ["key.keyboard.w"]}), vpt_line(1, mouse={"dx": 100.0}), vpt_line(2)]
+    demos = brought(segment(lines), tmp_path / "out", actions="vpt", adapter=ADAPTER)
+    agent = VptAgentShape(VptShape()).design()
+    assert (demos.schema.obs, demos.schema.action) == (agent.obs, agent.action)
+    assert demos.episode(0)["action"].tolist() == [[288, 60], [1, 65]]
+    assert minerl_options(demos.shards[0].origin) == {"actions": "vpt", "size": "128x128"}
 
 
 def test_the_camera_is_in_floats(vpt_line: Line) -> None:

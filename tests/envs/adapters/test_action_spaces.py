@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,20 @@ def test_mixed_actions_are_encoded_as_they_are_decoded(seed: int) -> None:
     described = action_space(spec)
     assert action_spec(described, "x").sizes == spec.sizes
     assert np.array_equal(action_encoder(described)(batch_decoder(described)(rows)), rows)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "continuous", "mixed"])
+@pytest.mark.parametrize("binary", [(), (True, True), (True, False), (False, True)])
+def test_the_space_of_a_spec_has_this_spec(kind: Any, binary: tuple[bool, ...]) -> None:
+    """Binary parts stay binary, alone or among others, and after pickling."""
+    bounds = ((-1.0,), (1.0,)) if kind in ("continuous", "mixed") else ((), ())
+    sizes = {"discrete": (4,), "continuous": ()}.get(kind, tuple(2 if one else 3 for one in binary) or (3, 3))
+    spec = ActionSpec(kind, sizes, *bounds, binary=binary if kind.startswith("m") else ())
+    space = action_space(spec)
+    for one in (space, pickle.loads(pickle.dumps(space))):
+        assert action_spec(one, "x") == spec and one == space
+    rows = np.zeros((2, spec.parts), spec.dtype)
+    assert all(space.contains(one) for one in action_decoder(space)(rows))
 
 
 @pytest.mark.parametrize(

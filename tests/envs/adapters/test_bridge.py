@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from gymnasium import spaces
 
 from slipstream.contracts import empty_rows
-from slipstream.envs.adapters import bridge_server
+from slipstream.envs.adapters import bridge, bridge_server
 from slipstream.envs.adapters.bridge import BridgeEnv
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvEnded, EnvError, EnvFault
 from slipstream.settings import EnvSettings
-from slipstream.vector.make import choose_native, make_vector, spread_vector
+from slipstream.vector.make import choose_native, make_one, make_vector, spread_vector
 
 SERVER = Path(bridge_server.__file__)
 
@@ -105,6 +109,25 @@ def test_minerl_there_is_mapped_as_minerl_here(other_python: str) -> None:
     assert all(reward[0] == 1 for _, reward, *_ in steps) and not any(terminated[0] for *_, terminated, _ in steps)
 
 
+def test_the_actions_of_vpt_there(other_python: str) -> None:
+    """The spaces are those of VPT's agents; buttons that a game lacks are left out, and those of its own are null."""
+    env = make_one(minerl(other_python, "MineRLBasaltFindCave-v0", actions="vpt"))
+    try:
+        obs, _ = env.reset(seed=1)
+        assert obs.shape == (128, 128, 3) and env.action_space == spaces.MultiDiscrete([8641, 121])
+        *_, info = env.step(np.array([864 * 2 + 288 + 4 + 1, 5 * 11]))
+        assert info == {"pressed": ["attack", "forward", "hotbar.2"], "camera": [0.0, -10.0]}
+        assert env.step(np.array([8640, 0]))[-1] == {"pressed": ["inventory"], "camera": [0.0, 0.0]}
+    finally:
+        env.close()
+    small = make_vector(minerl(other_python, "MineRLObtainDiamond-v0", actions="vpt", size=16), 1)
+    rows = empty_rows(small.spec, 1)
+    small.reset(rows)
+    small.step(np.array([[8639, 60]], np.int32), rows)
+    small.close()
+    assert small.spec.obs.fields[0].shape == (16, 16, 3) and len(small.spec.obs.fields) == 1 and rows.reward[0] == 1
+
+
 def test_nothing_of_this_process_is_imported_there(
     other_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +166,7 @@ def test_modules_are_imported_there_too(other_python: str, tmp_path: Path, monke
         ("raise", EnvFault, r"Env 0 \(seed \d+, step 10\) raised:[\s\S]*in _fail[\s\S]*ValueError: the server lost"),
         ("exit", EnvFault, r"Env 0 \(seed \d+, step 10\) raised:[\s\S]*SystemExit: bye"),
         ("die", EnvEnded, r"Env 0 \(seed \d+, step 10\): The interpreter \S+ ended with exit code 7"),
+        ("leave", EnvEnded, r"Env 0 \(seed \d+, step 10\): The interpreter \S+ ended with exit code 200"),
         ("kill", EnvEnded, r"Env 0 \(seed \d+, step 10\): The interpreter \S+ was killed by signal 9"),
         ("make", EnvFault, r"Env 0 \(seed \d+, step 0\) raised:[\s\S]*RuntimeError: no Java here"),
     ],
@@ -169,6 +193,87 @@ def test_what_cannot_start(python: str, name: str, kind: type[EnvError], message
     """A wrong path, a program that is not Python, a missing package and an unknown id are different errors."""
     with pytest.raises(kind, match=message):
         make_vector(EnvChoice(name, python=python), 1)
+
+
+def test_a_hanging_step_is_an_error(other_python: str) -> None:
+    """A vector in this process has a deadline too, and the error names env, seed and step."""
+    choice = replace(minerl(other_python, "Hang-v0"), deadline_s=0.5)
+    with pytest.raises(EnvEnded, match=r"Env 0 \(seed \d+, step 10\): .* did not return from `step` within 0\.5 s"):
+        play(choice, 12)
+
+
+def test_a_game_that_is_never_made_is_an_error(other_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making a game has a longer deadline than a step."""
+    monkeypatch.setattr(bridge, "SLOW_S", 0.5)
+    with pytest.raises(
+        EnvError, match=r"did not return from `make` within 0\.5 s\. That was before it made `Stuck-v0`"
+    ):
+        make_vector(replace(minerl(other_python, "Stuck-v0"), deadline_s=0.2), 1)
+
+
+def test_a_program_that_never_answers_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not a Python interpreter, but runs on, is ended with its children."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {tmp_path}/pid\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(bridge, "DEADLINE_S", 0.5)
+    with pytest.raises(EnvError, match=r"did not return from `start` within 0\.5 s") as caught:
+        make_vector(minerl(str(program)), 1)
+    assert "--version" in caught.value.hint
+    assert not running(int((tmp_path / "pid").read_text()))
+
+
+def test_a_signal_ends_a_hanging_step_soon(other_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler of SIGTERM is called, and the wait ends long before its deadline."""
+    got: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
+    mine = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(bridge, "STOP_S", 0.3)
+    env = BridgeEnv(other_python, "Hang-v0", {}, packages=("gym",), imports=("minerl",))
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    try:
+        env.reset()
+        timer.start()
+        with pytest.raises(EnvEnded, match=r"from `step` within 0\.3 s after the signal to stop"):
+            idle(env, 10)
+        assert got == [signal.SIGTERM] and signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before)
+        env.close()
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+def test_nothing_outlives_a_killed_supervisor(other_python: str, stepped: bool) -> None:
+    """When the process is killed that would end the game, its processes end by the next call, in any session."""
+    env = BridgeEnv(other_python, "Java-v0", {}, packages=("gym",), imports=("minerl",))
+    supervisor = psutil.Process(env._process.pid)  # type: ignore[union-attr]
+    below = [one.pid for one in supervisor.children(recursive=True)]
+    assert len(below) == 3, "the server, and two processes of the game"
+    env.reset(seed=1)
+    supervisor.kill()
+    if stepped:
+        with pytest.raises(EnvEnded, match="was killed by signal 9"):
+            idle(env, 10)
+    env.close()
+    assert not any(running(pid) for pid in below)
+
+
+def idle(env: BridgeEnv, steps: int) -> None:
+    """Do nothing for some steps."""
+    for _ in range(steps):
+        env.step(dict.fromkeys(env.action_space, 0) | {"camera": np.zeros(2)})  # type: ignore[attr-defined]
+
+
+def running(pid: int) -> bool:
+    """Whether a process runs; one that was killed may take a moment to end."""
+    try:
+        psutil.Process(pid).wait(5)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.TimeoutExpired:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @pytest.mark.slow

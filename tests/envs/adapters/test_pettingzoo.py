@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from slipstream.vector.make import make_vector
 pytest.importorskip("pettingzoo", reason='needs pettingzoo (pip install "slipstream[pettingzoo]")')
 pytest.importorskip("mpe2", reason='needs mpe2 (pip install "slipstream[pettingzoo]")')
 
-from pettingzoo import ParallelEnv
+from pettingzoo import AECEnv, ParallelEnv
 
 from slipstream.envs.adapters.pettingzoo import find_module
 
@@ -232,6 +232,93 @@ def test_agents_come_and_go() -> None:
     assert rows.final_obs.tolist() == [[6, 0], [6, 1], [0, 0]] and rows.reward.tolist() == [1, 2, 0]
     assert rows.obs.tolist() == [[0, 0], [0, 1], [0, 2]]
     vector.close()
+
+
+class Early(Relay):
+    """`runner_0` is truncated at step 2; the others are terminated at step 4."""
+
+    def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
+        """Pay each agent its action."""
+        self.t += 1
+        before = list(self.agents)
+        over, cut = dict.fromkeys(before, self.t == 4), {name: name == "runner_0" and self.t == 2 for name in before}
+        self.agents = [name for name in before if not over[name] and not cut[name]]
+        seen = {name: self._look(name) for name in before}
+        return seen, {name: float(actions[name]) for name in before}, over, cut, self._infos()
+
+
+class EarlyTurns(AECEnv):  # type: ignore[misc]
+    """The same in turns: the observation is the number of turns; the first of three agents is truncated at turn 4."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "early"}
+
+    def __init__(self) -> None:
+        self.possible_agents = ["a", "b", "c"]
+
+    def observation_space(self, agent: str) -> Any:
+        """The number of turns."""
+        return spaces.Box(0.0, 99.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        """Two choices."""
+        return spaces.Discrete(2)
+
+    def observe(self, agent: str) -> Any:
+        """The number of turns."""
+        return np.full(1, self.t, np.float32)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        """Start with everyone."""
+        self.t, self.agents, self.agent_selection = 0, list(self.possible_agents), "a"
+        self.terminations, self.truncations = dict.fromkeys(self.agents, False), dict.fromkeys(self.agents, False)
+        self.infos: dict[str, Any] = {name: {} for name in self.agents}
+        self.rewards, self._cumulative_rewards = dict.fromkeys(self.agents, 0.0), dict.fromkeys(self.agents, 0.0)
+        self._skip_agent_selection = None
+
+    def step(self, action: Any) -> None:
+        """Count turns."""
+        if self.truncations[self.agent_selection] or self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self.t += 1
+        after = self.agents[(self.agents.index(self.agent_selection) + 1) % len(self.agents)]
+        if self.t == 4:
+            self.truncations["a"] = True
+        if self.t == 7:
+            self.terminations |= dict.fromkeys(self.agents, True)
+        self.agent_selection = after
+        self._deads_step_first()
+
+
+@pytest.mark.parametrize(("make", "steps", "last"), [(Early, 4, 2), (EarlyTurns, 7, 4)])
+def test_an_agent_is_truncated_before_the_end(make: Any, steps: int, last: int) -> None:
+    """It is truncated with its own last observation when the game is over, although the others are terminated."""
+    vector = make_vector(EnvChoice(name_made(make), factory=make), 1)
+    rows = empty_rows(vector.spec, 1)
+    vector.reset(rows)
+    for step in range(steps):
+        assert not (rows.truncated | rows.terminated).any() and rows.active[0] == (step < last and rows.active[0])
+        vector.step(np.ones((3, 1), np.int32), rows)
+    assert rows.truncated.tolist() == [1, 0, 0] and rows.terminated.tolist() == [0, 1, 1]
+    assert rows.final_obs[:, 0].tolist() == [last, 0, 0]
+    vector.step(np.ones((3, 1), np.int32), rows)
+    assert not (rows.truncated | rows.terminated).any()
+    vector.close()
+
+
+def test_a_reward_for_an_unknown_agent() -> None:
+    """A reward for an agent that is not in `possible_agents` is an error that names it."""
+
+    class Ghost(Relay):
+        def step(self, actions: dict[str, int]) -> tuple[dict[str, Any], ...]:
+            seen, rewards, *rest = super().step(actions)
+            return seen, rewards | {"ghost": 1.0}, *rest
+
+    vector = make_vector(EnvChoice("python:pettingzoo/ghost", factory=Ghost), 1)
+    rows = empty_rows(vector.spec, 1)
+    vector.reset(rows)
+    with pytest.raises(EnvError, match="not in its `possible_agents`: ghost"):
+        vector.step(np.zeros((3, 1), np.int32), rows)
 
 
 def test_tokens_and_masks_of_ones_own() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import slipstream as ss
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.contracts import Array, Rows, Vector, empty_rows
+from slipstream.envs.metta.own_worlds import TYPES
 from slipstream.envs.metta.worlds import choose, configure_world, stage
 from slipstream.envs.registry import EnvChoice, name_made, parse
 from slipstream.errors import CheckpointError, ConfigError, EnvError
@@ -165,6 +168,17 @@ def test_a_threshold_ends_a_game() -> None:
     assert ends and ends[0] < 29 and not rows.terminated.any()
 
 
+SCENES = "mettagrid.mapgen.scenes"
+FILES = "candidates: [{scene_file: inner.yaml}]"
+PAIRS = "compounds: !!pairs [hub: {children: [{scene: {type: evil.X}, where: full}]}]"
+
+
+def within(instance: str) -> str:
+    """A file in which a scene is part of a generated map."""
+    builder = f"{{type: mettagrid.mapgen.mapgen.MapGen.Config, width: 9, height: 9, instance: {instance}}}"
+    return f"game: {{max_steps: 9, num_agents: 1, map_builder: {builder}}}"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -176,7 +190,16 @@ def test_a_threshold_ends_a_game() -> None:
         ("game: {num_agents: 30, max_steps: 9}", "Number of agents 30 exceeds"),
         ("game: {map_builder: {type: os.path.Config}}", "names the type `os.path.Config`"),
         ("game: {map_builder: {type: evil.Builder.Config}}", "names the type `evil.Builder.Config`"),
-        ("game: {map_builder: {type: mettagrid.mapgen.scenes.yaml.YamlScene.Config}}", "may only name map builders"),
+        ("game: &a [*a]", "is not a MettaGridConfig: maximum recursion"),
+        (within("{type: mettagrid.mapgen.scenes.yaml.YamlScene.Config, file: inner.yaml}"), "scenes.yaml"),
+        (within("{type: mettagrid.mapgen.scenes.ascii.Ascii.Config, uri: inner.yaml}"), "scenes.ascii"),
+        (within(f"{{type: {SCENES}.random_yaml_scene.RandomYamlScene.Config, {FILES}}}"), "random_yaml_scene"),
+        (within(f"{{type: {SCENES}.random_dcss_scene.RandomYamlScene.Config, {FILES}}}"), "random_dcss_scene"),
+        (within(f"{{type: {SCENES}.random_dcss_scene.RandomDcssScene.Config, wfc: true, dcss: false}}"), "RandomDcss"),
+        (within("{type: mettagrid.mapgen.scenes.nop.Nop.Config, children: [{scene: {type: evil.X}}]}"), "`evil.X`"),
+        (within(f"{{type: {SCENES}.biome_arena.BiomeArena.Config, base_biome_config: {{type: evil.X}}}}"), "`evil.X`"),
+        (within(f"{{type: {SCENES}.biome_arena.BiomeArena.Config, {PAIRS}}}"), "`evil.X`"),
+        (within("{type: mettagrid.map_builder.map_builder.load_symbol}"), "load_symbol"),
         ("game: !!python/object/apply:os.system [touch hacked]", "is not YAML"),
     ],
 )
@@ -184,12 +207,34 @@ def test_wrong_files(text: str | None, said: str, tmp_path: Path, monkeypatch: p
     """A missing, invalid or unsafe file is an error with the reason; nothing that it names is imported."""
     monkeypatch.chdir(tmp_path)
     Path("evil.py").write_text("open('hacked', 'w').close()", encoding="utf-8")
+    Path("inner.yaml").write_text("type: evil.X", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     if text is not None:
         Path("own.yaml").write_text(text, encoding="utf-8")
     with pytest.raises((EnvError, ConfigError), match=said) as caught:
         make_vector(EnvChoice("mettagrid:own.yaml"), 1)
     assert caught.value.hint and "evil" not in sys.modules and not Path("hacked").exists()
+
+
+def test_types_of_a_file() -> None:
+    """Every type that a file may name exists, has no field for a file, and its module neither reads nor imports one."""
+    routes = ["from_uri", "open(", "glob(", "YamlScene", "safe_load", "import_module", "load_symbol"]
+    for name, (module, cls) in TYPES.items():
+        inside = importlib.import_module(module)
+        config, source = getattr(inside, cls).Config, inspect.getsource(inside)
+        assert config._type_str() == name
+        assert not {"uri", "file", "path", "scene_file", "parent"} & set(config.model_fields)
+        assert cls == "MapGen" or not [one for one in routes if one in source]  # MapGen loads its `type`, checked here
+
+
+def test_a_file_with_generated_maps(tmp_path: Path) -> None:
+    """A map of nested scenes can be described in a file."""
+    nested = f"{{type: {SCENES}.random.Random.Config, agents: 2, objects: {{wall: 3}}}}"
+    text = within(f"{{type: {SCENES}.random_transform.RandomTransform.Config, scene: {nested}}}")
+    path = tmp_path / "own.yaml"
+    path.write_text(text.replace("num_agents: 1", "num_agents: 2, objects: {wall: {name: wall}}"), encoding="utf-8")
+    vector, rows = begin(EnvChoice(f"mettagrid:{path}"))
+    assert vector.spec.agents == 2 and len(play(vector, rows, 2)) == 2
 
 
 def test_wrong_options_and_names(tmp_path: Path) -> None:
@@ -279,6 +324,6 @@ def test_the_drawing(tmp_path: Path) -> None:
     row, column, _ = arrays["agents"][3, 0]
     x, y = round(left + (column + 0.5) * cell), round(top + (row + 0.5) * cell)
     assert np.abs(picture[y + round(cell * 0.2), x].astype(int) - own_colour(0)).max() < 12
-    assert np.abs(picture[round(top + 0.7 * cell), round(left + 2.5 * cell)].astype(int) - WALL).max() < 12
+    assert np.abs(picture[round(top + 0.5 * cell), round(left + 2.5 * cell)].astype(int) - WALL).max() < 12
     moved = next(t for t in range(29) if (arrays["agents"][t] != arrays["agents"][t + 1]).any())
     assert (np.asarray(scene.paint(moved)) != np.asarray(scene.paint(moved + 0.5))).any()

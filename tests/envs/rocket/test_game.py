@@ -369,8 +369,16 @@ def test_terms_of_the_user() -> None:
     assert game.spec.terms[-1] == "used"
     with pytest.raises(ConfigError, match="is called with 4 arguments"):
         Rocket(1, extra_terms={"mine": lambda before, after: 0.0})
-    with pytest.raises(ConfigError, match="Reward term `mine` cannot be compiled"):
-        Rocket(1, extra_terms={"mine": lambda before, after, car, team_size: None})
+    wrong: list[tuple[Any, str]] = [
+        (lambda before, after, car, team_size: None, "none"),
+        (lambda before, after, car, team_size: (1.0, 2.0), r"UniTuple\(float64 x 2\)"),
+        (lambda before, after, car, team_size: before.ball, "array"),
+    ]
+    for term, told in wrong:
+        with pytest.raises(ConfigError, match=rf"Reward term `mine` returns {told}.*, not a number"):
+            Rocket(1, extra_terms={"mine": term})
+    with pytest.raises(ConfigError, match=r"`mine` cannot be compiled: .*'speed' of type MatchState, in line .*speed"):
+        Rocket(1, extra_terms={"mine": lambda before, after, car, team_size: before.speed})
 
 
 def see(state: Any, car: int, team_size: int) -> Any:
@@ -393,14 +401,24 @@ def test_an_observation_builder(tmp_path: Path) -> None:
     assert len(labels_of(games[0][0].spec).obs) == 4
 
 
+def only_second_car(state: Any, car: int, team_size: int) -> Any:
+    """Infinity for the second car."""
+    return np.full(2, np.inf if car == 1 else 0.0)
+
+
 def test_wrong_observation_builders() -> None:
-    """A wrong signature, a result that is not one-dimensional and a changing width are errors that name the builder."""
+    """A wrong signature, shape or width, and values that are not finite, are errors that name the builder."""
     with pytest.raises(ConfigError, match="Observation builder `<lambda>` is"):
         Rocket(1, observation=lambda state: [0.0])
     with pytest.raises(ConfigError, match=r"returns an array of shape \(1, 1\)"):
         Rocket(1, observation=lambda state, car, team_size: [[0.0]])
     with pytest.raises(EnvError, match=r"returned shape \(2,\) instead of \(1,\) in env 0, car 1"):
         begin(1, observation=lambda state, car, team_size: [0.0] * (1 + car))
+    with pytest.raises(ConfigError, match=r"`<lambda>` returns nan as value 1 at a kick-off"):
+        Rocket(1, observation=lambda state, car, team_size: [0.0, np.nan])
+    for builder in (only_second_car, numba.njit(only_second_car)):
+        with pytest.raises(EnvError, match=r"`only_second_car` returned inf as value 0 in env 0, car 1, at the start"):
+            begin(1, observation=builder)
 
 
 @pytest.mark.slow

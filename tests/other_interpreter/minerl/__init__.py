@@ -14,7 +14,9 @@ import numpy as np
 from gym import spaces
 
 BUTTONS = ("attack", "back", "forward", "jump", "left", "right", "sneak", "sprint")
+HUMAN = ("ESC", "drop", "inventory", "pickItem", "swapHands", "use", *(f"hotbar.{n}" for n in range(1, 10)))
 WORDS = ("air", "iron_axe", "none")
+FAULTS = ("raise", "die", "leave", "kill", "hang", "java", "exit", "make", "stuck")
 
 
 class Enum(spaces.Discrete):
@@ -26,12 +28,16 @@ class Enum(spaces.Discrete):
 
 
 class Treechop:
-    """Frames that are brighter with every attack; an attack is rewarded. `fault` happens at step 10."""
+    """Frames that are brighter with every attack; an attack is rewarded. `fault` happens at step 10.
 
-    def __init__(self, fault: str = "", inventory: bool = False) -> None:
-        self._fault, self._inventory = fault, inventory
-        parts = {"pov": spaces.Box(0, 255, (64, 64, 3), np.uint8)}
-        buttons: dict = {name: spaces.Discrete(2) for name in BUTTONS}
+    `human` is a game of minerl 1.0, which has all buttons and wide frames; it tells what was pressed.
+    """
+
+    def __init__(self, fault: str = "", inventory: bool = False, human: bool = False) -> None:
+        self._fault, self._inventory, self._human = fault, inventory, human
+        self._shape = (36, 64, 3) if human else (64, 64, 3)
+        parts = {"pov": spaces.Box(0, 255, self._shape, np.uint8)}
+        buttons: dict = {name: spaces.Discrete(2) for name in (*BUTTONS, *(HUMAN if human else ()))}
         buttons["camera"] = spaces.Box(-180, 180, (2,), np.float32)
         if inventory:
             hand = spaces.Dict({"type": Enum(*WORDS), "damage": spaces.Box(-1, 1562, (), np.int64)})
@@ -42,6 +48,8 @@ class Treechop:
         self._random = np.random.RandomState(0)
         self._steps = self._logs = 0
         print("[Launcher] a line of a log that looks like a reply", flush=True)
+        if fault == "stuck":
+            time.sleep(600)
         if fault == "make":
             raise RuntimeError("no Java here")
         if fault == "java":
@@ -67,6 +75,9 @@ class Treechop:
             self._fail()
         self._logs += action["attack"]
         info = {"note": "chopped", "frame": object()} if action["attack"] else {}
+        if self._human:
+            pressed = sorted(name for name, value in action.items() if name != "camera" and value)
+            info = {"pressed": pressed, "camera": action["camera"]}
         return self._see(action), float(action["attack"]), self._logs >= 64, info
 
     def close(self) -> None:
@@ -78,6 +89,8 @@ class Treechop:
             raise ValueError("the server lost a chunk")
         if self._fault == "die":
             os._exit(7)
+        if self._fault == "leave":
+            os._exit(200)
         if self._fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self._fault in ("hang", "java"):
@@ -86,7 +99,7 @@ class Treechop:
             sys.exit("bye")
 
     def _see(self, action: Any = None) -> dict:
-        pov = self._random.randint(0, 64, (64, 64, 3)).astype(np.uint8) + np.uint8(min(self._logs, 128))
+        pov = self._random.randint(0, 64, self._shape).astype(np.uint8) + np.uint8(min(self._logs, 128))
         seen: dict = {"pov": pov}
         if self._inventory:
             word = "none" if action is None or action["craft"] == "none" else "iron_axe"
@@ -98,6 +111,7 @@ class Treechop:
 for name, options in {
     "MineRLTreechop-v0": {},
     "MineRLObtainDiamond-v0": {"inventory": True},
-    **{f"{fault.title()}-v0": {"fault": fault} for fault in ("raise", "die", "kill", "hang", "java", "exit", "make")},
+    "MineRLBasaltFindCave-v0": {"human": True},
+    **{f"{fault.title()}-v0": {"fault": fault} for fault in FAULTS},
 }.items():
     gym.register(id=name, entry_point=Treechop, max_episode_steps=20, **options)

@@ -191,6 +191,8 @@ def minerl_source(
 
 def _choose_map(layout: RecordingLayout, kind: str, look: float, margin: float, bins: CameraBins | None) -> ActionMap:
     """The action map for the actions in the recordings."""
+    if kind == "vpt":
+        raise ConfigError("MineRL recordings do not have the buttons of the action map `vpt`.", "use 14, 8 or full")
     if "camera" in layout.actions:
         buttons = [n for n, (dtype, shape) in layout.actions.items() if dtype.kind in "biu" and not shape]
         buttons.sort(key=lambda name: (BUTTONS.index(name) if name in BUTTONS else len(BUTTONS), name))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from slipstream.demos.importers.minerl import STEP_SECONDS
 from slipstream.demos.importers.source import Episode, EpisodeRef, Source, file_errors
 from slipstream.errors import DemoError
 from slipstream.minecraft.action_maps import FULL, VPT_BUTTONS, ActionMap, CameraBins, action_map
-from slipstream.minecraft.frames import FrameAdapter
+from slipstream.minecraft.frames import VPT_FRAMES, FrameAdapter
 
 KEYS = {
     "w": "forward",
@@ -43,8 +44,7 @@ DEGREES = 360.0 / 2400.0
 """Camera degrees per mouse unit."""
 SCREEN = 720
 """The window height of mouse coordinates."""
-ADAPTER = FrameAdapter((128, 128), how="bilinear")
-"""The input of VPT's policies."""
+ADAPTER = VPT_FRAMES
 CURSOR = np.array([list(row) for row in (
     "X.......", "XX......", "XoX.....", "XooX....", "XoooX...", "XooooX..", "XoooooX.", "XooooooX", "XooooXXX",
     "XoXooX..", "XX.XooX.", "X..XooX.", "....XX..",
@@ -73,6 +73,8 @@ def vpt_source(
     if not stems.keys() - lost.keys():
         raise DemoError(f"{location} has no recording (an .mp4 with a .jsonl beside it).", "check the source")
     chosen = action_map(actions, look=look, margin=margin, buttons=VPT_BUTTONS, bins=bins)
+    if actions == "vpt":  # the observation of VPT's agents: an image without a name
+        adapter = replace(adapter, name="")
     shape = video.frame_shape([_with_suffix(stem, ".mp4") for stem in stems.values()])
     raw = (*(Column(f"raw/{name}", "int64", ()) for name in VPT_BUTTONS), Column("raw/camera", "float32", (2,)))
     env = env or (f"minerl:{location.name}" if location.name.startswith("MineRL") else "vpt")

@@ -17,6 +17,14 @@ Decode = Callable[[Array], list[Any]]
 """Turns actions [rows, parts] into a list of actions for each env's `step`."""
 
 
+class PartlyBinary(spaces.MultiDiscrete):
+    """A MultiDiscrete in which some parts of two options are binary, like those of a MultiBinary."""
+
+    def __init__(self, sizes: Sequence[int], binary: Sequence[bool]) -> None:
+        super().__init__(list(sizes))
+        self.binary = tuple(binary)
+
+
 def action_spec(space: spaces.Space[Any], name: str, masked: bool = False) -> ActionSpec:
     """The action spec of a space; the parts of a Dict or Tuple are concatenated, discrete parts first."""
     found = leaves(space)
@@ -100,11 +108,13 @@ def action_space(spec: ActionSpec) -> spaces.Space[Any]:
         return box
     if spec.kind == "discrete":
         return spaces.Discrete(spec.sizes[0])
-    choices: spaces.Space[Any] = (
-        spaces.MultiBinary(len(spec.sizes))
-        if all(spec.binary) and spec.binary
-        else spaces.MultiDiscrete(list(spec.sizes))
-    )
+    choices: spaces.Space[Any]
+    if all(spec.binary) and spec.binary:
+        choices = spaces.MultiBinary(len(spec.sizes))
+    elif any(spec.binary):
+        choices = PartlyBinary(spec.sizes, spec.binary)
+    else:
+        choices = spaces.MultiDiscrete(list(spec.sizes))
     return spaces.Tuple((choices, box)) if spec.kind == "mixed" else choices
 
 
@@ -196,7 +206,8 @@ def _choices(inner: Sequence[spaces.Space[Any]]) -> tuple[tuple[int, ...], tuple
         elif isinstance(space, spaces.MultiDiscrete):
             options = space.nvec
         sizes += np.broadcast_to(options, space.shape or ()).reshape(-1).tolist()
-        binary += [isinstance(space, spaces.MultiBinary)] * _parts(space)
+        same = [isinstance(space, spaces.MultiBinary)] * _parts(space)
+        binary += space.binary if isinstance(space, PartlyBinary) else same
     return tuple(sizes), tuple(binary)
 
 

@@ -11,13 +11,19 @@ import base64
 import contextlib
 import json
 import os
+import select
+import signal
 import subprocess
+import threading
+import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 from gymnasium import spaces
 
 from slipstream.contracts import Array
@@ -28,6 +34,23 @@ from slipstream.system.slab import Field, Slab, allocate
 
 CLOSE_S = 10.0
 """The environment has this time to close before it is killed."""
+DEADLINE_S = 60.0
+"""The interpreter has this time to start the server, and the environment for a step."""
+SLOW_S = 600.0
+"""The environment has this time at least to be made and to reset: Minecraft starts slowly."""
+STOP_S = 5.0
+"""A request that is under way when Ctrl-C or SIGTERM asks to stop has this time to end."""
+POLL_MS = 100
+MARK = "SLIPSTREAM_BRIDGE"
+"""The variable by which all processes of an interpreter are found."""
+NAMES = {
+    server.MAKE: "make",
+    server.ATTACH: "make",
+    server.RESET: "reset",
+    server.STEP: "step",
+    server.RENDER: "render",
+}
+"""What a request calls."""
 GYM_PACKAGES = ("gymnasium", "gym")
 """The packages that make an environment; the first that the interpreter has is used."""
 
@@ -56,12 +79,17 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
         packages: Sequence[str] = GYM_PACKAGES,
         imports: Sequence[str] = (),
         modules: Sequence[str] = (),
+        deadline_s: float = DEADLINE_S,
     ) -> None:
         """Start the interpreter and make the environment `name` there, after importing `imports` and `modules`.
 
-        `modules` are those of the flag `--import`; one that the interpreter does not find is skipped there.
+        `modules` are those of the flag `--import`; one that the interpreter does not find is skipped there. A step that
+        takes longer than `deadline_s` ends the environment.
         """
         self._process: subprocess.Popen[bytes] | None = None
+        self._server, self._mark = 0, uuid.uuid4().hex
+        slow_s = max(SLOW_S, deadline_s)
+        self._limits_s = {server.STEP: deadline_s, server.MAKE: slow_s, server.RESET: slow_s}
         self._pipes = (-1, -1)
         self._python, self._broken = python, False
         self._slab: Slab | None = None
@@ -114,13 +142,7 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
                     process.wait(CLOSE_S)
         for descriptor in self._pipes:
             os.close(descriptor)
-        assert process.stdin is not None
-        process.stdin.close()  # the supervisor kills what is left
-        try:
-            process.wait(server.GRACE_S + CLOSE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self._end(process)
         if self._slab is not None:
             self._slab.close()
 
@@ -133,6 +155,7 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
         requests, replies = os.pipe(), os.pipe()
         given = (requests[0], replies[1], memory)
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+        clean[MARK] = self._mark
         try:
             self._process = subprocess.Popen(
                 [self._python, server.__file__, *map(str, given)],
@@ -153,6 +176,8 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
             for descriptor in (requests[0], replies[1]):
                 os.close(descriptor)
         self._pipes = requests[1], replies[0]
+        self._replies = select.poll()
+        self._replies.register(replies[0], select.POLLIN)
         return memory
 
     def _make(
@@ -171,13 +196,14 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
             "modules": list(modules),
             "folder": str(Path.cwd()),
         }
+        started = False
         try:
+            self._server = self._wait_for_reply("start", DEADLINE_S)["pid"]
+            started = True
             return self._ask(server.MAKE, request)
         except EnvEnded as error:
-            raise EnvError(
-                f"{error.message} That was before it made `{name}`.",
-                f"check that it is Python 3.8 or newer: {self._python} --version",
-            ) from None
+            hint = error.hint if started else f"check that it is Python 3.8 or newer: {self._python} --version"
+            raise EnvError(f"{error.message} That was before it made `{name}`.", hint) from None
 
     def _attach(self, memory: int, described: Mapping[str, Any]) -> None:
         """Lay out the shared memory for the spaces, and send the layout."""
@@ -212,12 +238,21 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
             raise EnvError("The environment is closed.", "make a new one")
         try:
             self._send(kind, content)
-            answer, size = server.HEADER.unpack(self._receive(server.HEADER.size))
-            reply: dict[str, Any] = json.loads(self._receive(size)) if size else {}
-        except (BrokenPipeError, EOFError):
+        except BrokenPipeError:
+            pass  # the end of the replies says the same
+        except BaseException:  # interrupted
+            self._broken = True
+            raise
+        return self._wait_for_reply(NAMES[kind], self._limits_s.get(kind, DEADLINE_S))
+
+    def _wait_for_reply(self, what: str, limit_s: float) -> dict[str, Any]:
+        try:
+            answer, size = server.HEADER.unpack(self._receive(server.HEADER.size, what, limit_s))
+            reply: dict[str, Any] = json.loads(self._receive(size, what, limit_s)) if size else {}
+        except EOFError:
             self._broken = True
             raise EnvEnded(*self._how_it_ended()) from None
-        except BaseException:  # interrupted between request and reply
+        except BaseException:  # interrupted between request and reply, or too late
             self._broken = True
             raise
         if answer == server.ERROR:
@@ -230,26 +265,54 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
         while rest:
             rest = rest[os.write(self._pipes[0], rest) :]
 
-    def _receive(self, size: int) -> bytes:
+    def _receive(self, size: int, what: str, limit_s: float) -> bytes:
         found = b""
         while len(found) < size:
+            if not self._replies.poll(POLL_MS):
+                self._wait(what, limit_s)
             part = os.read(self._pipes[1], size - len(found))
             if not part:
                 raise EOFError
             found += part
         return found
 
+    def _wait(self, what: str, limit_s: float) -> None:
+        """Wait until the server writes; raise at the deadline, and soon after a signal that asks to stop."""
+        limit = time.monotonic() + limit_s
+        with _noted_signals() as signals:
+            while not self._replies.poll(POLL_MS):
+                now = time.monotonic()
+                if now > limit:
+                    raise EnvEnded(
+                        f"The interpreter {self._python} did not return from `{what}` within {limit_s:g} s.",
+                        "see what it printed above; if steps are slow, raise plan.deadline_s",
+                    )
+                if signals and now > signals[0] + STOP_S:
+                    raise EnvEnded(
+                        f"The interpreter {self._python} did not return from `{what}` within {STOP_S:g} s after the "
+                        "signal to stop.",
+                        "resume from the last checkpoint, if the run has one",
+                    )
+
     def _how_it_ended(self) -> tuple[str, str]:
         assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            code = self._process.wait(server.GRACE_S + CLOSE_S)
-        except subprocess.TimeoutExpired:
-            code = -9
-        code = 128 - code if code > 128 else code
+        code = self._end(self._process)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return f"The interpreter {self._python} {how}.", "see what it printed above; it may have run out of memory"
+
+    def _end(self, process: subprocess.Popen[bytes]) -> int:
+        """End the interpreter and everything that it started; return its exit code, or minus the signal."""
+        assert process.stdin is not None
+        process.stdin.close()  # the supervisor kills what is left
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(server.GRACE_S + (CLOSE_S if self._server else 0.0))
+        if process.returncode is None or process.returncode < 0:  # there is no supervisor, or it may have been killed
+            for group in {process.pid, self._server} - {0}:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
+            _kill_marked(self._mark)
+            self._server = 0
+        return process.wait()
 
     def _raise(self, error: Mapping[str, Any]) -> None:
         """Raise what the environment raised in its interpreter."""
@@ -268,6 +331,36 @@ class BridgeEnv(gymnasium.Env[Any, Any]):
     def _read(self) -> Any:
         """Copy the observation out of the shared memory."""
         return _nested(self._described, iter(self._obs))
+
+
+@contextlib.contextmanager
+def _noted_signals() -> Iterator[list[float]]:
+    """The times at which SIGINT and SIGTERM arrive, for which the handlers are called as before."""
+    times: list[float] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield times
+        return
+    handlers = {n: handler for n in (signal.SIGINT, signal.SIGTERM) if callable(handler := signal.getsignal(n))}
+
+    def note(number: int, frame: Any) -> None:
+        times.append(time.monotonic())
+        handlers[signal.Signals(number)](number, frame)
+
+    for number in handlers:
+        signal.signal(number, note)
+    try:
+        yield times
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill the processes whose environment has this mark, whatever their session and their parent."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == mark:
+                process.kill()
 
 
 def _nested(described: Mapping[str, Any], arrays: Iterator[Array]) -> Any:

@@ -4,9 +4,9 @@ It is run as a script by an interpreter that may be as old as Python 3.8, so it 
 the environment only. Two processes run it: the environment's own, and its supervisor, which ends the environment and
 everything that it started (such as Java) when the parent closes its pipe or dies in any way.
 
-The parent sends one request at a time and waits for the reply. Each is a header (kind, length) and a JSON object, which
-is empty for a step. Observations, actions and rewards are in shared memory. Nothing is read from or written to stdin
-and stdout, which belong to the environment.
+The server first sends its process id. Then the parent sends one request at a time and waits for the reply. Each is a
+header (kind, length) and a JSON object, which is empty for a step. Observations, actions and rewards are in shared
+memory. Nothing is read from or written to stdin and stdout, which belong to the environment.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Server:
             image = env.render(mode="rgb_array") if takes_mode else None
         else:
             image = env.render()
-        if getattr(getattr(image, "dtype", None), "name", "") != "uint8" or image.ndim != 3:
+        if image is None or str(getattr(image, "dtype", "")) != "uint8" or image.ndim != 3:
             return {}
         return {"shape": list(image.shape), "data": base64.b64encode(image.tobytes()).decode()}
 
@@ -336,6 +336,7 @@ def _attribute(env: Any, name: str) -> Any:
 def serve(requests: int, replies: int, memory: int) -> None:
     """The environment's process: answer requests until the parent sends CLOSE or is gone."""
     pipes, server = Pipes(requests, replies), Server(memory)
+    pipes.reply(OK, {"pid": os.getpid()})
     while True:
         kind, given = pipes.receive()
         if kind == CLOSE:
@@ -352,7 +353,8 @@ def serve(requests: int, replies: int, memory: int) -> None:
 def supervise(server: int, lifeline: int, wake: int) -> int:
     """Wait until the server ends or the parent is gone, end everything that the server started; return its exit code.
 
-    `lifeline` is a pipe that ends with the parent, `wake` one that a signal about a child writes to.
+    That is minus the number of the signal if one killed it. `lifeline` is a pipe that ends with the parent, `wake` one
+    that a signal about a child writes to.
     """
     code: int | None = None
     limit = float("inf")
@@ -394,8 +396,8 @@ def _reap(server: int) -> int | None:
 
 
 def _exit_code(status: int) -> int:
-    """The exit code of a process; 128 + the number of the signal that killed it."""
-    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    """The exit code of a process; minus the number of the signal that killed it."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _children() -> list[int]:
@@ -420,6 +422,18 @@ def _prctl(option: int, value: int) -> None:
             ctypes.CDLL(None).prctl(option, value)
 
 
+def end_with(code: int) -> None:
+    """End this process with an exit code, or by a signal, without a core dump."""
+    if code < 0:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(abs(code))
+
+
 def main() -> None:
     """Start the environment's process and supervise it."""
     requests, replies, memory = (int(word) for word in sys.argv[1:4])
@@ -436,8 +450,7 @@ def main() -> None:
             os.setpgid(server, server)
         for descriptor in (requests, replies, memory):
             os.close(descriptor)
-        code = supervise(server, 0, wake)
-        os._exit(code)
+        end_with(supervise(server, 0, wake))
     os.setpgid(0, 0)
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:

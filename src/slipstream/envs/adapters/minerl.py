@@ -16,13 +16,13 @@ from gymnasium import spaces
 
 from slipstream.contracts import Array, nest
 from slipstream.envs.adapters.action_spaces import action_space
-from slipstream.envs.adapters.bridge import BridgeEnv
+from slipstream.envs.adapters.bridge import DEADLINE_S, BridgeEnv
 from slipstream.envs.adapters.gymnasium import as_gymnasium_env, refuse_module
 from slipstream.envs.options import check_options
 from slipstream.errors import EnvError
 from slipstream.minecraft.action_maps import BUTTONS, FULL, ActionMap, CameraBins, action_map
 from slipstream.minecraft.env_settings import split_size, split_words
-from slipstream.minecraft.frames import FrameAdapter, follow
+from slipstream.minecraft.frames import VPT_FRAMES, FrameAdapter, follow
 
 OPTIONS = (
     *("actions", "look", "margin", "camera", "size", "grey", "stack"),
@@ -41,7 +41,8 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
     `env` may have the old Gym API (`reset` returns an observation, `step` four values) or the new one. `categories`
     lists the values of each string observation (`equipped_items/mainhand/type`) in the order of the demos' one-hot
     columns; the default is the order of the env's space. `buttons` and `choices` (the words of each string action) are
-    those of the demos' full map; the default is all that the env has.
+    those of the demos' full map; the default is all that the env has. With `actions` = vpt the env has the spaces of
+    VPT's published agents, which see a frame of 128 x 128 pixels and nothing else.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
         self.inner = as_gymnasium_env(_WithoutSpaces(env))
         self._categories = {name: tuple(space.values) for name, space in observed.items() if hasattr(space, "values")}
         self._categories |= {name: tuple(words) for name, words in (categories or {}).items()}
-        self._frames = adapter or FrameAdapter()
+        self._only_frames = actions == "vpt"
+        self._frames = adapter or (VPT_FRAMES if self._only_frames else FrameAdapter())
         self._noop = {name: _null_action(space) for name, space in taken.items()}
         words = {name: tuple(space.values) for name, space in taken.items() if hasattr(space, "values")}
         others = [name for name in taken if name not in BUTTONS and name not in words and name != "camera"]
@@ -82,13 +84,14 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
             choices=words if choices is None else choices,
             bins=bins,
         )
-        self._scalars = {name: self._size(name, space) for name, space in observed.items() if name != "pov"}
+        scalars = {name: space for name, space in observed.items() if name != "pov" and not self._only_frames}
+        self._scalars = {name: self._size(name, space) for name, space in scalars.items()}
         height, width, channels = self._frames.small(observed["pov"].shape)
         fields: dict[str, spaces.Space[Any]] = {
             name: spaces.Box(-np.inf, np.inf, (size,), np.float32) for name, size in self._scalars.items()
         }
         fields["pov"] = spaces.Box(0, 255, (height, width, channels * self._frames.stack), np.uint8)
-        self.observation_space = spaces.Dict(fields)
+        self.observation_space = fields["pov"] if self._only_frames else spaces.Dict(fields)
         self.action_space = action_space(self.map.spec)
         self._stacked: Array | None = None
 
@@ -114,7 +117,7 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
             return len(self._categories[name])
         return int(np.prod(getattr(space, "shape", None) or ()))
 
-    def _encode(self, obs: Any) -> dict[str, Array]:
+    def _encode(self, obs: Any) -> dict[str, Array] | Array:
         """Encode an observation like the importer of recordings."""
         values = _leaves(obs)
         frame = self._frames.shrink(np.asarray(values["pov"], np.uint8))
@@ -122,6 +125,8 @@ class MineRLEnv(gymnasium.Env[Any, Any]):
             self._stacked = np.concatenate([frame] * self._frames.stack, axis=-1)
         else:
             self._stacked = follow(self._stacked, frame)
+        if self._only_frames:
+            return self._stacked
         found: dict[str, Array] = {name: self._encode_scalar(name, values[name]) for name in self._scalars}
         return found | {"pov": self._stacked}
 
@@ -177,24 +182,31 @@ def _check_words(choices: Mapping[str, Sequence[str]], known: Mapping[str, Seque
             )
 
 
-def make(name: str, options: Mapping[str, Any], python: str = "", modules: Sequence[str] = ()) -> MineRLEnv:
+def make(
+    name: str,
+    options: Mapping[str, Any],
+    python: str = "",
+    modules: Sequence[str] = (),
+    deadline_s: float = DEADLINE_S,
+) -> MineRLEnv:
     """Make a game of the minerl package, if it is installed here or in the interpreter `python`."""
     check_options("minerl", options, OPTIONS)
     refuse_module("minerl", name)
     given = dict(options)
+    given["actions"] = str(given.get("actions", "14"))
+    usual = VPT_FRAMES if given["actions"] == "vpt" else FrameAdapter()
     adapter = FrameAdapter(
-        split_size(given.pop("size", None)),
+        split_size(given.pop("size", None)) or usual.size,
         bool(given.pop("grey", False)),
         given.pop("stack", 1),
-        how=given.pop("resize", "area"),
+        how=given.pop("resize", usual.how),
     )
-    given["actions"] = str(given.get("actions", "14"))
     if "camera" in given:
         given["bins"] = CameraBins(*map(float, given.pop("camera").split(",")))
     if "buttons" in given:
         given["buttons"] = given["buttons"].split(",")
     given |= {key: split_words(given[key]) for key in ("choices", "categories") if key in given}
-    env = _make_there(python, name, modules) if python else _make_here(name)
+    env = _make_there(python, name, modules, deadline_s) if python else _make_here(name)
     try:
         return MineRLEnv(env, adapter=adapter, **given)
     except BaseException:
@@ -202,8 +214,9 @@ def make(name: str, options: Mapping[str, Any], python: str = "", modules: Seque
         raise
 
 
-def _make_there(python: str, name: str, modules: Sequence[str]) -> Any:
-    return BridgeEnv(python, name, {}, packages=("gym", "gymnasium"), imports=("minerl",), modules=modules)
+def _make_there(python: str, name: str, modules: Sequence[str], deadline_s: float) -> Any:
+    own: dict[str, Any] = {"packages": ("gym", "gymnasium"), "imports": ("minerl",)}
+    return BridgeEnv(python, name, {}, modules=modules, deadline_s=deadline_s, **own)
 
 
 def _make_here(name: str) -> Any:

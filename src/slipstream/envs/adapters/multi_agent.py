@@ -88,6 +88,11 @@ class MultiAgentEnvs(AdapterVector):
         self._returns = np.zeros((self.envs, len(self._players)))
         self._gone: list[set[Any]] = [set() for _ in range(self.envs)]
         """The players of each game that were terminated and have not come back; they are not truncated at its end."""
+        self._cut: list[set[Any]] = [set() for _ in range(self.envs)]
+        """The players of each game that were truncated before its end and have not come back."""
+        rows = self.envs * len(self._players)
+        self._last_obs = np.zeros((rows, self.spec.obs.width), self.spec.obs.dtype)
+        """The last observations of these players."""
 
     def close(self) -> None:
         """Close every game; may be called twice."""
@@ -111,6 +116,7 @@ class MultiAgentEnvs(AdapterVector):
         self._seeds.begin(index)
         self._returns[index] = 0
         self._gone[index].clear()
+        self._cut[index].clear()
         self._waiting[index].clear()
         self._write_acting(index, out)
 
@@ -127,21 +133,27 @@ class MultiAgentEnvs(AdapterVector):
         for player, reward in rewards.items():
             out.reward[low + self._agents[player]] = reward
             self._returns[index, self._agents[player]] += reward
-        gone = self._gone[index]
-        gone.update(player for player, over in terminations.items() if over)
+        gone, cut = self._gone[index], self._cut[index]
+        gone.update(player for player, over in terminations.items() if over and player not in cut)
         gone.difference_update(game.acting)
+        cut.difference_update(game.acting)
         if self._terms is not None:
-            ended = {player for ends in (terminations, truncations) for player, over in ends.items() if over}
-            self._value_terms(self._terms, index, actions, rewards, ended)
+            left = {player for ends in (terminations, truncations) for player, over in ends.items() if over}
+            self._value_terms(self._terms, index, actions, rewards, left)
+        ended = {player for player, over in truncations.items() if over} - gone - cut
+        for player in ended.difference(game.acting):
+            self._write_obs(game, player, low, self._last_obs)
+            cut.add(player)
         if game.acting:
             self._write_acting(index, out)
             return
         out.terminated[rows], out.final_obs[rows] = 1, 0
-        if any(truncations.values()):
-            for player in self._players:
-                if player not in gone:
-                    out.terminated[low + self._agents[player]], out.truncated[low + self._agents[player]] = 0, 1
-                    self._write_obs(game, player, low, out.final_obs)
+        if any(truncations.values()):  # then a player without a flag of its own was truncated too
+            for player in [one for one in self._players if one not in gone and one not in cut]:
+                self._write_obs(game, player, low, self._last_obs)
+                cut.add(player)
+        for row in [low + self._agents[player] for player in cut]:
+            out.terminated[row], out.truncated[row], out.final_obs[row] = 0, 1, self._last_obs[row]
         if self.spec.competitive:
             out.outcome[rows] = self._outcome(index)
         self._reset_game(index, out)

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pkgutil import iter_modules
@@ -95,7 +95,7 @@ class PettingZooGame:
                 f"`{label}` does not list its agents.", "set `possible_agents` to the names of all agents in __init__"
             )
         self._last: dict[Any, Any] = {}
-        """The last observation of each player of a parallel game."""
+        """The last observation of each player of a parallel game, and of truncated players of a turn-based one."""
 
     def observation_space(self, player: Any) -> spaces.Space[Any]:
         """The observation space of a player, without the action mask."""
@@ -113,6 +113,7 @@ class PettingZooGame:
     def reset(self, seed: int | None) -> None:
         """Start a game."""
         if self.turns:
+            self._last.clear()
             self.env.reset(seed=seed)
             self._act([self.env.agent_selection])
         else:
@@ -126,17 +127,21 @@ class PettingZooGame:
             observations, rewards, over, cut, self.infos = self.env.step(dict(actions))
             self._last |= observations
             self._act(self.env.agents)
+            self._check_known([*rewards, *cut])
             return rewards, over, cut
         env = self.env
         env.step(actions[self.acting[0]])
+        self._keep_truncated()
         rewards, over, cut = dict(env.rewards), dict(env.terminations), dict(env.truncations)
         while env.agents and not self._all_over() and (over.get(env.agent_selection) or cut.get(env.agent_selection)):
             env.step(None)
+            self._keep_truncated()
             for player, more in env.rewards.items():
                 rewards[player] = rewards.get(player, 0.0) + more
             over |= env.terminations
             cut |= env.truncations
         self._act([] if not env.agents or self._all_over() else [env.agent_selection])
+        self._check_known([*rewards, *cut])
         return rewards, over, cut
 
     def observe(self, player: Any) -> tuple[Any, Any]:
@@ -145,7 +150,7 @@ class PettingZooGame:
         A player that is not in the game has its last observation, or zeros.
         """
         if self.turns:
-            obs = self.env.observe(player) if player in self.env.agents else None
+            obs = self.env.observe(player) if player in self.env.agents else self._last.get(player)
         else:
             obs = self._last.get(player)
         if obs is None:
@@ -170,7 +175,14 @@ class PettingZooGame:
 
     def _act(self, players: Sequence[Any]) -> None:
         self.acting = list(players)
-        new = [str(player) for player in self.acting if player not in self.players]
+        self._check_known(self.acting)
+
+    def _keep_truncated(self) -> None:
+        """Keep the observations of truncated players, which leave a turn-based game with their next turn."""
+        self._last |= {player: self.env.observe(player) for player in self.env.agents if self.env.truncations[player]}
+
+    def _check_known(self, players: Iterable[Any]) -> None:
+        new = [str(player) for player in players if player not in self.players]
         if new:
             raise EnvError(
                 f"`{self._label}` has agents that are not in its `possible_agents`: {', '.join(new)}.",

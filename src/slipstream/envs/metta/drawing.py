@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
@@ -28,7 +29,8 @@ from slipstream.envs.render.canvas import (
     write_text,
 )
 
-FLOOR, LINE, WALL, WALL_TOP = (24, 32, 46), (31, 41, 58), (66, 80, 104), (92, 108, 134)
+FLOOR, LINE = (24, 32, 46), (31, 41, 58)
+WALL, WALL_EDGE, WALL_FRONT = (66, 80, 104), (98, 114, 142), (44, 54, 74)
 THINGS = ((255, 203, 87), (171, 130, 255), (72, 207, 173), (255, 122, 138), (126, 190, 255), (190, 214, 92))
 """Colours of the kinds of objects other than walls, in turn."""
 GROUPS = (*SIDES, (112, 214, 120), (250, 214, 96), (190, 130, 240), (240, 120, 170))
@@ -53,9 +55,9 @@ class GridScene:
         tall, wide = arrays["cells"].shape[1:]
         self._panel = round(SHARE * size[0])
         margin = round(0.025 * size[1])
-        self._cell = min((size[0] - self._panel - 2 * margin) / wide, (size[1] - 2 * margin) / tall)
-        left = (size[0] - self._panel - wide * self._cell) / 2
-        self._corner: Point = (left, (size[1] - tall * self._cell) / 2)
+        self._cell = whole_cell(min((size[0] - self._panel - 2 * margin) / wide, (size[1] - 2 * margin) / tall))
+        left = round((size[0] - self._panel - wide * self._cell) / 2)
+        self._corner: Point = (left, round((size[1] - tall * self._cell) / 2))
         kinds = arrays["cells"]
         self._bare = np.setdiff1d(kinds, kinds[arrays["stock"] > 0])
         """The kinds of objects that never hold anything; they are always drawn bright."""
@@ -158,8 +160,13 @@ class GridScene:
     def _paint_leaders(
         self, picture: Image.Image, earned: Array, sides: tuple[float, float], y: float, unit: float
     ) -> float:
-        """Draw a bar for each of the agents that earned most; returns where the next part begins."""
+        """Draw a bar for each of the agents that earned most; returns where the next part begins.
+
+        There is none while all agents have earned the same.
+        """
         left, right = sides
+        if earned.min() == earned.max():
+            return y - 12 * unit
         best = np.argsort(-earned, kind="stable")[:LEADERS].tolist()
         most = max(float(earned.max()), 1e-9)
         for agent in best:
@@ -204,13 +211,31 @@ def thing_colour(kinds: tuple[str, ...], kind: int) -> Colour:
     return THINGS[others.index(kinds[kind - 1]) % len(THINGS)] if kinds[kind - 1] in others else DIM
 
 
+def whole_cell(cell: float) -> float:
+    """The size of a cell, so that the edges of all cells fall on the pixels of the brush."""
+    return max(math.floor(cell * fineness(cell)), 1) / fineness(cell)
+
+
+def fineness(cell: float) -> int:
+    """The supersampling factor for a map with cells of this size."""
+    return 2 if cell >= 8 else 4
+
+
+def paint_wall(brush: Brush, corner: Point, size: float, edge: bool, front: bool) -> None:
+    """Draw a cell of a wall, with a bright edge where the wall begins above and a dark front where it ends below."""
+    left, top = corner
+    brush.box((left, top, left + size, top + size), WALL)
+    if front:
+        brush.box((left, top + 0.74 * size, left + size, top + size), WALL_FRONT)
+    if edge:
+        brush.box((left, top, left + size, top + 0.14 * size), WALL_EDGE)
+
+
 def paint_thing(brush: Brush, centre: Point, size: float, name: str, colour: Colour, bright: bool) -> None:
     """Draw an object: a wall is a block, others are tiles with a gem, which is bright while they hold something."""
     x, y = centre
-    half = size / 2
     if name == "wall":
-        brush.box((x - half, y - half, x + half, y + half), WALL)
-        brush.box((x - half, y - half, x + half, y - half + 0.3 * size), WALL_TOP)
+        paint_wall(brush, (x - size / 2, y - size / 2), size, True, True)
         return
     brush.box((x - 0.46 * size, y - 0.42 * size, x + 0.46 * size, y + 0.48 * size), faded(BLACK, 0.45), 0.18 * size)
     dull = blended(colour, PAGE, 0.62)
@@ -241,7 +266,8 @@ def draw_ground(
     panel = (max(panel[0], size[0] * (1 - SHARE) - 6 * size[1] / 424), *panel[1:])
     with Brush(picture, panel, 2) as brush:
         brush.box(panel, PANEL, 8 * size[1] / 424)
-    with Brush(picture, box, 2) as brush:
+    walls = np.pad(kind_of == (kinds.index("wall") + 1 if "wall" in kinds else 0), ((1, 1), (0, 0)))
+    with Brush(picture, box, fineness(cell)) as brush:
         brush.box(box, FLOOR)
         for row in range(shape[0]):
             for column in range(shape[1]):
@@ -250,7 +276,10 @@ def draw_ground(
                 centre = left + cell / 2, top + cell / 2
                 if (row + column) % 2 and not kind:
                     brush.box((left, top, left + cell, top + cell), LINE)
-                if kind:
+                if kind and walls[row + 1, column]:
+                    above, below = walls[row, column], walls[row + 2, column]
+                    paint_wall(brush, (left, top), cell, not above, not below)
+                elif kind:
                     colour = thing_colour(kinds, kind)
                     paint_thing(brush, centre, cell, kinds[kind - 1], colour, bool(holds[row, column]))
     return picture

@@ -1,8 +1,8 @@
 """MettaGrid worlds of the user: a configuration from a file, or from an object that a Python function makes.
 
 A file holds the fields of a `MettaGridConfig` as YAML or JSON, as `config.model_dump(mode="json")` gives them.
-MettaGrid would import whatever a `type` in such a file names. Here it may only name the map builders and scenes of the
-package itself.
+MettaGrid would import whatever a `type` in such a file names, or in a further file that a scene reads. Here a type may
+only name a map builder or scene of the package that reads no files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,56 @@ from slipstream.envs.metta.worlds import convert, describe_meanings, require
 from slipstream.envs.options import check_options
 from slipstream.errors import ConfigError, EnvError
 
-TYPES = re.compile(
-    r"(mettagrid\.(?:map_builder\.\w+|mapgen\.mapgen|mapgen\.scenes\.(?!yaml\.|random_yaml_scene\.)\w+))\.(\w+(?:\.\w+)*)"
-)
-"""The types that a file may name: map builders and scenes of the package, other than scenes that read further files."""
+CLASSES = {
+    "map_builder.ascii": "AsciiMapBuilder",
+    "map_builder.choice_ascii": "ChoiceAsciiMapBuilder",
+    "map_builder.maze": "MazeKruskalMapBuilder MazePrimMapBuilder",
+    "map_builder.perimeter_incontext": "PerimeterInContextMapBuilder",
+    "map_builder.random_map": "RandomMapBuilder",
+    "mapgen.mapgen": "MapGen",
+    "mapgen.scenes.asteroid_mask": "AsteroidMask",
+    "mapgen.scenes.auto": "Auto AutoLayout AutoSymmetry",
+    "mapgen.scenes.biome_arena": "BiomeArena SequentialBiomeArena",
+    "mapgen.scenes.biome_caves": "BiomeCaves",
+    "mapgen.scenes.biome_city": "BiomeCity",
+    "mapgen.scenes.biome_desert": "BiomeDesert",
+    "mapgen.scenes.biome_forest": "BiomeForest",
+    "mapgen.scenes.biome_plains": "BiomePlains",
+    "mapgen.scenes.bounded_layout": "BoundedLayout",
+    "mapgen.scenes.bsp": "BSP BSPLayout",
+    "mapgen.scenes.building_distributions": "UniformExtractorScene",
+    "mapgen.scenes.compound": "Compound",
+    "mapgen.scenes.convchain": "ConvChain ConvChainSlow",
+    "mapgen.scenes.ensure_hub_reachable_junction": "EnsureHubReachableJunction",
+    "mapgen.scenes.four_corner_compounds": "FourCornerCompounds",
+    "mapgen.scenes.grid_altars": "GridHubs",
+    "mapgen.scenes.inline_ascii": "InlineAscii",
+    "mapgen.scenes.layout": "Layout",
+    "mapgen.scenes.make_connected": "MakeConnected",
+    "mapgen.scenes.map_corner_placements": "MapCornerPlacements",
+    "mapgen.scenes.maze": "Maze",
+    "mapgen.scenes.mean_distance": "MeanDistance",
+    "mapgen.scenes.mirror": "HorizontalMirror Mirror VerticalMirror X4Mirror",
+    "mapgen.scenes.multi_left_and_right": "MultiLeftAndRight",
+    "mapgen.scenes.nop": "Nop",
+    "mapgen.scenes.perimeter_placements": "PerimeterPlacements",
+    "mapgen.scenes.radial_maze": "RadialMaze",
+    "mapgen.scenes.random": "Random",
+    "mapgen.scenes.random_objects": "RandomObjects",
+    "mapgen.scenes.random_scene": "RandomScene",
+    "mapgen.scenes.random_transform": "RandomTransform",
+    "mapgen.scenes.remove_agents": "RemoveAgents",
+    "mapgen.scenes.room_grid": "RoomGrid",
+    "mapgen.scenes.spiral": "Spiral",
+    "mapgen.scenes.varied_terrain": "VariedTerrain",
+    "mapgen.scenes.wfc": "WFC",
+}
+"""The map builders and scenes that a file may name, by module of mettagrid; none of them reads a file."""
+TYPES = {
+    f"mettagrid.{module}.{name}.Config": (f"mettagrid.{module}", name)
+    for module, names in CLASSES.items()
+    for name in names.split()
+}
 LIMITS = {"tokens": (2, 4096), "steps": (1, 65535)}
 COUNTS = ("action.move.success", "action.failed", "cell.unique_visited")
 VIBES = "change_vibe"
@@ -197,7 +243,7 @@ def read_file(path: str) -> Any:
         )
     try:
         return MettaGridConfig.model_validate(_replace_types(data, path))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise EnvError(
             f"`mettagrid:{path}` is not a MettaGridConfig: {_first_errors(error)}",
             'compare it with MettaGridConfig().model_dump(mode="json")',
@@ -206,27 +252,22 @@ def read_file(path: str) -> Any:
 
 def _replace_types(data: Any, path: str) -> Any:
     """The data with the classes that a `type` names, so that MettaGrid imports nothing."""
-    if isinstance(data, list):
+    if isinstance(data, list | tuple):  # YAML's !!pairs gives tuples
         return [_replace_types(part, path) for part in data]
     if not isinstance(data, dict):
         return data
     found = {key: _replace_types(part, path) for key, part in data.items()}
     named = data.get("type")
     if isinstance(named, str) and "." in named:
-        known = TYPES.fullmatch(named)
-        try:
-            value: Any = import_module(known[1]) if known else None
-            for attribute in known[2].split(".") if known else ():
-                value = getattr(value, attribute)
-        except (ImportError, AttributeError):
-            value = None
+        module, name = TYPES.get(named, ("", ""))
+        value = getattr(import_module(module), name, None) if module else None
         if value is None:
             raise EnvError(
                 f"`mettagrid:{path}` names the type `{named}`, and files may only name map builders and scenes of "
-                "mettagrid.",
+                "mettagrid that read no other files.",
                 "make the configuration in Python: slipstream.train(lambda: config)",
             )
-        found["type"] = value
+        found["type"] = value.Config
     return found
 
 

@@ -201,6 +201,8 @@ class Rocket(ArraySnapshot):
         some = np.array(list(envs), np.int64)
         self._write_clock(some)
         self._write_obs(some, out)
+        if self._builder is not None:
+            self._builder.check_start(some, out.obs, self._first)
         out.active.reshape(self.envs, -1)[some] = self._present[some]
 
     def _start_match(self, env: int, game: int, task: int) -> None:

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.envs.rewards import check_signature, compile_error
+from slipstream.envs.rewards import COMPILE_ERRORS, check_signature, compile_for, describe_compile_error
 from slipstream.envs.rocket.batch import BODY, FORWARD, LEFT, ONE, POS, UP, ZERO, F
 from slipstream.errors import ConfigError, EnvError
 from slipstream.system.numba_compile import Number, compiled_here, inlined
@@ -104,15 +104,11 @@ def write_observations(build: Callable[..., Array], envs: Array, matches: Matche
 
 def compile_terms(terms: dict[str, Callable[..., Any]], matches: Matches, values: Array) -> list[Any]:
     """Compile the terms for the types of the arrays; no car may be present yet."""
+    state = numba.typeof(view_of(matches, 0, 0))  # type: ignore[no-untyped-call]
     compiled = []
     for name, function in terms.items():
-        check_signature(name, function, TERM_FORM)
-        term: Any = function if hasattr(function, "py_func") else compiled_here(function)
-        try:
-            value_term(term, matches, matches, values, 0)
-        except numba.core.errors.NumbaError as error:
-            raise compile_error(name, TERM_FORM, error) from error
-        compiled.append(term)
+        compiled.append(compile_for(name, function, TERM_FORM, (state, state, numba.int64, numba.int64)))
+        value_term(compiled[-1], matches, matches, values, 0)
     return compiled
 
 
@@ -136,9 +132,10 @@ class ObservationBuilder:
             if self._compiled:
                 write_observations(self._function, np.zeros(0, np.int64), matches, np.zeros((self._cars, 1), F))
             seen = np.asarray(found, F)
-        except numba.core.errors.NumbaError as error:
+        except COMPILE_ERRORS as error:
+            why = describe_compile_error(error, self._function)
             raise ConfigError(
-                f"Observation builder `{self.name}` cannot be compiled: {str(error).strip().splitlines()[0]}",
+                f"Observation builder `{self.name}` cannot be compiled: {why}",
                 "return an array of one dimension; without numba.njit it is called in Python",
             ) from error
         except Exception as error:
@@ -150,6 +147,11 @@ class ObservationBuilder:
             raise ConfigError(
                 f"Observation builder `{self.name}` returns an array of shape {seen.shape}.",
                 "return an array of one dimension",
+            )
+        if not np.isfinite(seen).all():
+            raise ConfigError(
+                f"Observation builder `{self.name}` returns {self._describe_nonfinite(seen)} at a kick-off.",
+                "return finite numbers; at a kick-off all speeds are 0",
             )
         return int(seen.size)
 
@@ -179,6 +181,21 @@ class ObservationBuilder:
                 if seen.shape != (self.width,):
                     raise self._wrong_shape(seen.shape, row, first, steps)
                 obs[row] = seen
+
+    def check_start(self, envs: Array, obs: Array, first: int) -> None:
+        """Raise for observations at the start of a match that are not finite: no agent could act on them."""
+        rows = obs.reshape(-1, self._cars, self.width)
+        for env, car in np.argwhere(~np.isfinite(rows[envs]).all(axis=2)).tolist():
+            raise EnvError(
+                f"Observation builder `{self.name}` returned {self._describe_nonfinite(rows[envs[env], car])} in env "
+                f"{first + envs[env]}, car {car}, at the start of a match.",
+                "return finite numbers",
+            )
+
+    @staticmethod
+    def _describe_nonfinite(seen: Array) -> str:
+        column = int(np.flatnonzero(~np.isfinite(seen))[0])
+        return f"{seen[column]} as value {column}"
 
     def _wrong_shape(self, shape: tuple[int, ...], row: int, first: int, steps: Array) -> EnvError:
         env, car = divmod(row, self._cars)
