@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import slipstream as ss
+from command_server import CommandServer
 from slipstream.agents import guarded
 from slipstream.agents.own import PREFIX
 from slipstream.errors import AgentFault, ConfigError
@@ -70,11 +71,17 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop("my_pilot", None)
 
 
-def slipstream(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line."""
-    return subprocess.run(
-        [sys.executable, "-m", "slipstream.cli", *words], capture_output=True, text=True, env={**os.environ, **env}
-    )
+@pytest.fixture(scope="module")
+def slipstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs the command line, each time in a new process."""
+    server = CommandServer(tmp_path_factory.mktemp("server"))
+
+    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        command = [str(server.folder / "slipstream"), *words]
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
+
+    yield run
+    server.close()
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -206,7 +213,9 @@ def test_record_clone_and_dagger_with_a_controller(module: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_command_line_says_which_module_is_missing(module: str, tmp_path: Path) -> None:
+def test_the_command_line_says_which_module_is_missing(
+    module: str, slipstream: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     """A run remembers its modules: printed commands hold the flag, and commands without it name it."""
     small = [f"--set={name}" for name in ("policy.hidden=[8]", "plan.envs=4", "ppo.rollout=8", "ppo.minibatch=32")]
     done = slipstream("train", "gymnasium:Toys-v0", "--import", module, "--steps", "64", "--run", "toys", *small)

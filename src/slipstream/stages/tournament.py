@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from slipstream.agents.specs import load_agent, split_run
+from slipstream.agents.specs import is_own, load_agent, split_run
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, MachineError, SlipstreamError
@@ -224,14 +224,20 @@ class _Tournament:
         return found
 
     def _play_all(self, chunks: list[list[ScheduledGame]]) -> Iterator[list[GameResult]]:
-        """Play the chunks in threads; games of agents that were retired in the meantime are skipped."""
+        """Play the chunks in threads; games of agents that were retired in the meantime are skipped.
+
+        The user's own agents play in this thread: they share Python's lock anyway, and a hang in a blocking call is
+        interrupted in the main thread only.
+        """
         waiting = list(reversed(chunks))
         running: set[Future[list[GameResult]]] = set()
         with ThreadPoolExecutor(max(1, cores())) as pool:
             while waiting or running:
                 while waiting and len(running) < cores():
                     chunk = [game for game in waiting.pop() if not set(game.players) & set(self.entrants.retired)]
-                    if chunk:
+                    if any(is_own(player) for game in chunk for player in game.players):
+                        yield self._play(chunk)
+                    elif chunk:
                         running.add(pool.submit(self._play, chunk))
                 ended, running = wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
                 for future in ended:
