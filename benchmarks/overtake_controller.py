@@ -1,6 +1,6 @@
 """Overtaking a controller of the user's own: record it with two workers, clone it, train from the clone, compare.
 
-    .venv/bin/python benchmarks/own_agent.py [--rounds 1]
+    .venv/bin/python benchmarks/overtake_controller.py [--rounds 1]
 
 Two environments: Gymnasium's Pendulum-v1 with a controller that pumps energy and then balances, and the ship of
 `examples/own_agent.py` with its pilot. From the same demos, PPO and SAC each train from their own clone. The measure is
@@ -21,7 +21,7 @@ import numpy as np
 import slipstream as ss
 from harness import ROOT, Result, make_parser, table, verdict
 
-sys.path.insert(1, str(ROOT / "examples"))
+sys.path.append( str(ROOT / "examples"))
 from own_agent import SETTINGS, Docking, Pilot
 
 EPISODES, GAMES = 64, 200
@@ -83,7 +83,7 @@ def overtake(work: str, algorithm: str, demos: Path, folder: Path, seed: int) ->
 def main() -> None:
     """Run all rounds and write the result."""
     options = make_parser(__doc__, rounds=1, quick=False).parse_args()
-    result = Result("own-agent", options)
+    result = Result("overtake-controller", options)
     same: dict[str, bool] = {}
     with tempfile.TemporaryDirectory(prefix="slipstream-") as name:
         folder = Path(name)
