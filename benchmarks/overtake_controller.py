@@ -21,7 +21,7 @@ import numpy as np
 import slipstream as ss
 from harness import ROOT, Result, make_parser, table, verdict
 
-sys.path.append( str(ROOT / "examples"))
+sys.path.append(str(ROOT / "examples"))
 from own_agent import SETTINGS, Docking, Pilot
 
 EPISODES, GAMES = 64, 200
@@ -30,11 +30,11 @@ PENDULUM: dict[str, Any] = {"steps": 400_000, "ppo__gamma": 0.95, "ppo__epochs":
 
 
 def swing(obs: Any) -> Any:
-    """Pump energy into the pendulum until it is nearly upright, then balance it with gains that were guessed."""
+    """Pump energy into the pendulum until it is nearly upright, then balance it."""
     cos, sin, speed = obs
     if cos > 0.9:
-        return [-6 * np.arctan2(sin, cos) - 0.4 * speed]
-    energy = speed**2 / 2 + 8 * (cos - 1)
+        return [-20 * np.arctan2(sin, cos) - 3 * speed]
+    energy = speed**2 / 2 + 15 * (cos - 1)
     return [2 * np.sign(speed or 1) * (1 if energy < 0 else -1)]
 
 
