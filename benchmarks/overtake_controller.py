@@ -26,7 +26,13 @@ from own_agent import SETTINGS, Docking, Pilot
 
 EPISODES, GAMES = 64, 200
 SAC: dict[str, Any] = {"algorithm": "sac", "steps": 20_000, "sac__gamma": 0.97, "sac__learning_starts": 1000}
-PENDULUM: dict[str, Any] = {"steps": 400_000, "ppo__gamma": 0.95, "ppo__epochs": 10, "ppo__learning_rate": 1e-3}
+PENDULUM: dict[str, Any] = {
+    "steps": 1_000_000,
+    "ppo__gamma": 0.98,
+    "ppo__epochs": 10,
+    "ppo__learning_rate": 1e-3,
+    "schedules": {"ppo.learning_rate": "linear to 0"},
+}
 
 
 def swing(obs: Any) -> Any:
