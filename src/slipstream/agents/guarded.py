@@ -20,6 +20,7 @@ import numpy as np
 from slipstream.agents.simple import BatchAgent
 from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import AgentFault, SlipstreamError, user_frames
+from slipstream.policies.design import ActInputs
 
 DEADLINE_S = 30.0
 """Seconds after which an agent that has not answered has failed."""
@@ -61,7 +62,7 @@ class GuardedAgent(BatchAgent):
         deadline = Deadline(DEADLINE_S)
         try:
             with deadline:
-                self.choose(rows, obs, mask, streams, out, states, deadline.restart)
+                self.choose(ActInputs(rows, obs, mask, states, streams), out, deadline.restart)
         except Late:
             raise self._fault(f"did not answer within {DEADLINE_S:g} s", obs, states) from None
         except WrongAction as error:
@@ -74,17 +75,8 @@ class GuardedAgent(BatchAgent):
             raise self._fault(what, obs, states, user_frames(error)) from error
         states[rows, 0] += 1
 
-    def choose(
-        self,
-        rows: Array,
-        obs: Array,
-        mask: Array,
-        streams: Array,
-        out: Array,
-        states: Array,
-        restart: Callable[[], None],
-    ) -> None:
-        """Write the actions of `rows`, with the arguments of `act_rows`; `restart` begins the deadline again."""
+    def choose(self, inputs: ActInputs, out: Array, restart: Callable[[], None]) -> None:
+        """Write the actions of `inputs.rows` to `out` [all rows, parts]; `restart` begins the deadline again."""
         raise NotImplementedError
 
     def memory(self, rows: int) -> Array:

@@ -14,6 +14,7 @@ from slipstream.agents.foreign import ForeignAgent, draw_uniforms
 from slipstream.agents.guarded import WrongAction
 from slipstream.contracts import Array, EnvSpec, ObsField
 from slipstream.errors import CheckpointError, ConfigError, first_line
+from slipstream.policies.design import ActInputs
 from slipstream.policies.parameter_layout import head_table
 
 NUMPY_TYPES = {
@@ -69,17 +70,9 @@ class OnnxAgent(ForeignAgent):
         )
         self._states = self._states[:0]
 
-    def choose(
-        self,
-        rows: Array,
-        obs: Array,
-        mask: Array,
-        streams: Array,
-        out: Array,
-        states: Array,
-        restart: Callable[[], None],
-    ) -> None:
+    def choose(self, inputs: ActInputs, out: Array, restart: Callable[[], None]) -> None:
         """Run the network once for all rows, and write their actions."""
+        rows, obs, mask, states, streams = inputs
         found = self._run(rows, obs, mask, streams, states[:, 1:])
         outputs = found[self._kind].reshape(len(rows), -1)
         if self._kind in ("action", "actions") or (self._kind not in NAMED_OUTPUTS and self._is_action(outputs)):

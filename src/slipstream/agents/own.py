@@ -28,6 +28,7 @@ from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.adapters.action_spaces import action_space
 from slipstream.envs.adapters.observation_spaces import leaves, obs_decoder, obs_spec, observation_space
 from slipstream.errors import ConfigError
+from slipstream.policies.design import ActInputs
 from slipstream.system.rng import uniform
 
 PREFIX = "python:"
@@ -89,17 +90,9 @@ class OwnAgent(GuardedAgent):
         """The object of each row, where every row has its own."""
         super().__init__(name, spec, obs_decoder(seen), 0 if self._initial is None else self._initial.size)
 
-    def choose(
-        self,
-        rows: Array,
-        obs: Array,
-        mask: Array,
-        streams: Array,
-        out: Array,
-        states: Array,
-        restart: Callable[[], None],
-    ) -> None:
+    def choose(self, inputs: ActInputs, out: Array, restart: Callable[[], None]) -> None:
         """Act for some rows, one after another or, if the agent is batched, in one call."""
+        rows, obs, mask, states, streams = inputs
         seen = self._decode(np.ascontiguousarray(obs[rows]))
         if self._batched:
             actions = self._act_batch(rows, seen, mask)

@@ -16,6 +16,7 @@ from slipstream.contracts import ActionSpec, Array, EnvSpec
 from slipstream.envs.adapters.action_spaces import action_spec
 from slipstream.envs.adapters.observation_spaces import obs_decoder, obs_spec
 from slipstream.errors import CheckpointError, EnvError, first_line
+from slipstream.policies.design import ActInputs
 from slipstream.policies.parameter_layout import head_table
 from slipstream.policies.sb3_model import SB3Model, read_model
 from slipstream.policies.torch_policy import torch_threads
@@ -32,17 +33,9 @@ class SB3Agent(ForeignAgent):
         self._decode_own = obs_decoder(model.observation_space)
         self._head = head_table(replace(own.action, masked=False), False, False, 0, 0)
 
-    def choose(
-        self,
-        rows: Array,
-        obs: Array,
-        mask: Array,
-        streams: Array,
-        out: Array,
-        states: Array,
-        restart: Callable[[], None],
-    ) -> None:
+    def choose(self, inputs: ActInputs, out: Array, restart: Callable[[], None]) -> None:
         """Run the network once for all rows, and write their actions."""
+        rows, obs, mask, states, streams = inputs
         with torch_threads(1):
             try:
                 outputs, std, squashed = self._forward(rows, self._observations(obs[rows]), states[:, 1:])
