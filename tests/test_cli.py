@@ -496,6 +496,7 @@ def test_the_public_names() -> None:
         "load_agent",
         "make_vector",
         "record",
+        "replay",
         "resume",
         "sarsd_iter",
         "tournament",

@@ -18,6 +18,7 @@ _HOMES = {
     "evaluate": "slipstream.api",
     "tournament": "slipstream.api",
     "watch": "slipstream.api",
+    "replay": "slipstream.api",
     "bench": "slipstream.api",
     "diagnose": "slipstream.api",
     "tune": "slipstream.api",

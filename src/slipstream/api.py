@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from slipstream.agents.own import name_agents, register_agents
 from slipstream.agents.simple import BatchAgent
@@ -30,17 +30,20 @@ from slipstream.perf import diagnose as diagnosing
 from slipstream.perf import tune as tuning
 from slipstream.perf.env_timing import best_workers
 from slipstream.plan import NATIVE_GAIN
+from slipstream.runs.checkpoint import find, load
 from slipstream.runs.figures import Figure
 from slipstream.runs.layout import RunDir, default_path
 from slipstream.runs.metrics import read
 from slipstream.runs.notebook import facts_table, metrics_figure
 from slipstream.runs.provenance import read_config, stage_of
-from slipstream.runs.sinks import MetricsSink
+from slipstream.runs.replays import Replay
+from slipstream.runs.sinks import MetricsSink, check_sink_names
 from slipstream.stages import clone as cloning
 from slipstream.stages import compete as competing
 from slipstream.stages import convert as converting
 from slipstream.stages import evaluate as evaluation
 from slipstream.stages import record as recording
+from slipstream.stages import replay as replaying
 from slipstream.stages import reward_report as rewarding
 from slipstream.stages import run as running
 from slipstream.stages import tournament as competition
@@ -63,16 +66,26 @@ from slipstream.vector.make import choose_native, spaces_of, spread_vector, step
 from slipstream.vector.make import make_vector as _make_vector
 
 F = TypeVar("F", bound=Callable[..., Any])
+Sinks = str | MetricsSink | Sequence[str | MetricsSink]
+"""Metrics sinks: names or objects, one or several."""
 APIS = ("gymnasium", "sb3")
 """The interfaces that `make_vector` can return."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A finished or stopped run: its directory and its results."""
 
     path: Path
     facts: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """Open a run that exists, for its metrics, charts and agents."""
+        run = RunDir.open(Path(path))
+        newest = find(run)
+        steps = load(newest, groups=()).steps
+        return cls(run.path, {"run": str(run.path), "steps": steps, "checkpoint": str(newest)})
 
     def agent(self, which: str = "latest", sampled: bool = False) -> TrainedAgent:
         """Load an agent of this run: `latest`, `best`, or a number of steps."""
@@ -82,9 +95,13 @@ class Run:
         """The rows of metrics.jsonl."""
         return read(RunDir.open(self.path))
 
-    def plot(self, *keys: str) -> Figure:
+    def plot(self, *keys: str | Sequence[str]) -> Figure:
         """A chart of each metric over steps, by default of the most telling ones; `.save(path)` writes a PNG file."""
-        return metrics_figure(self.metrics(), keys, str(self.path))
+        names = [name for key in keys for name in ([key] if isinstance(key, str) else key)]
+        return metrics_figure(self.metrics(), names, str(self.path))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
         """The table that a notebook shows."""
@@ -136,7 +153,7 @@ def train(
     opponent: AgentLike = None,
     teacher: AgentLike = None,
     on_iteration: OnIteration | None = None,
-    sinks: Sequence[str | MetricsSink] | None = None,
+    sinks: Sinks | None = None,
     **options: Any,
 ) -> Run:
     """Train on an environment, by name or by a function that makes it; settings as `steps=...`, `ppo__epochs=...`.
@@ -162,7 +179,7 @@ def compete(
     *,
     run: str | Path | None = None,
     on_iteration: OnIteration | None = None,
-    sinks: Sequence[str | MetricsSink] | None = None,
+    sinks: Sinks | None = None,
     **options: Any,
 ) -> Run:
     """Train by self-play in a league; settings as `league__snapshot=...`. `facts["ladder"]` holds the ratings.
@@ -175,12 +192,18 @@ def compete(
     return Run(Path(facts["run"]), facts)
 
 
-def _own_sinks(sinks: Sequence[str | MetricsSink] | None, options: dict[str, Any]) -> list[MetricsSink]:
+def _own_sinks(given: Sinks | None, options: dict[str, Any]) -> list[MetricsSink]:
     """The sinks that are objects; the names of the others become the setting `sinks`, which a resumed run reads."""
-    sinks = [sinks] if isinstance(sinks, str) else sinks
-    if sinks is not None:
+    sinks = [] if given is None else _listed(given)
+    check_sink_names(sinks)
+    if given is not None:
         options["sinks"] = [one for one in sinks if isinstance(one, str)]
-    return [one for one in sinks or () if not isinstance(one, str)]
+    return [one for one in sinks if not isinstance(one, str)]
+
+
+def _listed(sinks: Sinks) -> list[str | MetricsSink]:
+    """Several sinks, or one."""
+    return list(sinks) if isinstance(sinks, list | tuple) else [cast(Any, sinks)]
 
 
 @verb()
@@ -189,7 +212,7 @@ def clone(
     *,
     run: str | Path | None = None,
     expert: AgentLike = None,
-    sinks: Sequence[str | MetricsSink] | None = None,
+    sinks: Sinks | None = None,
     on_notice: Callable[[str], None] = _notice,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     **options: Any,
@@ -229,11 +252,11 @@ def resume(
     observation: Callable[..., Any] | str | None = None,
     agents: Sequence[AgentLike] | Mapping[str, AgentLike] = (),
     modules: Sequence[str] = (),
-    network: type | None = None,
+    network: type | str | None = None,
     trust: bool = False,
     python: str | None = None,
     on_iteration: OnIteration | None = None,
-    sinks: Sequence[str | MetricsSink] = (),
+    sinks: Sinks = (),
     on_notice: Callable[[str], None] = _notice,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Run:
@@ -242,7 +265,7 @@ def resume(
     What was given as a Python object is needed again: `env`, `terms`, `observation`, `agents`, `network`,
     `on_iteration`, and sinks that are objects. Sinks that the run was started with by name are used again.
     """
-    place, sinks = RunDir.open(Path(run)), [sinks] if isinstance(sinks, str) else sinks
+    place, sinks = RunDir.open(Path(run)), _listed(sinks)
     sources = Sources(
         terms=terms,
         observation=observation,
@@ -253,6 +276,7 @@ def resume(
         python=python,
     )
     sources.load()
+    sources.check_network(place.path)
     stage, code = stage_of(place), sources.code(env)
     if stage == "convert":
         flags = "".join(f" --import {name}" for name in place.modules)
@@ -341,6 +365,19 @@ def watch(agents: Sequence[AgentLike], env: EnvLike, **options: Any) -> dict[str
     agent = next((player for player in players if player.startswith("run:")), "")
     choice, _, own = prepare(env, options, watching.watch, agent=agent)
     return watching.watch(choice, tuple(players), **own)
+
+
+@verb(replaying.replay, configurable=False)
+def replay(
+    file: str | Path, env: Callable[[], Any] | None = None, *, modules: Sequence[str] = (), **options: Any
+) -> dict[str, Any]:
+    """Describe a replay, and write it as a video or an image: `mp4`, `gif` or `png`; `text` holds lines for people.
+
+    `env` makes the environment of a game in an env that was given as a Python function.
+    """
+    import_modules(tuple(modules))
+    code = UserCode(modules=tuple(modules), factory=env)
+    return replaying.replay(Replay.open(Path(file)), code, **options)
 
 
 def _prepare_for_any(
@@ -454,8 +491,10 @@ def load_agent(spec: AgentLike, env: EnvLike | None = None, sampled: bool = Fals
     A run with a network of its own needs `network`, or the module that defines it in `modules`.
     """
     spec = _spec_of(spec, options)
-    Sources.split(options)[0].load()
+    sources, _ = Sources.split(options)
+    sources.load()
     if spec.startswith("run:"):
+        sources.check_network(run_folder(spec))
         return load_trained(spec, sampled)
     if env is None:
         raise ConfigError(f"`{spec}` needs an environment.", f'write load_agent("{spec}", env="soccer")')
@@ -547,6 +586,7 @@ __all__ = [
     "load_agent",
     "make_vector",
     "record",
+    "replay",
     "resume",
     "reward_report",
     "run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,7 +229,10 @@ def _config_error(error: ValidationError, origins: Mapping[str, str]) -> ConfigE
     key = ".".join(str(part) for part in first["loc"])
     known = next((k for k in KEYS if f"{key}.".startswith(f"{k}.")), key)
     where = _where(origins.get(known, "default"))
+    near = ""
+    if first["type"] == "literal_error":
+        near = did_you_mean(str(first["input"]), re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     return ConfigError(
-        f"Setting `{known}`{where} cannot be {first['input']!r}: {first['msg'].lower()}.",
+        f"Setting `{known}`{where} cannot be {first['input']!r}: {first['msg'].lower()}.{near}",
         "`slipstream train ENV --show` lists all settings with their values",
     )

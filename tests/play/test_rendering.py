@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from slipstream.agents.specs import load_agent
-from slipstream.api import watch
+from slipstream.api import replay, watch
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, EnvError, MachineError
@@ -141,6 +141,37 @@ def test_an_env_in_another_interpreter_draws_itself(tmp_path: Path) -> None:
     assert here.rate == there.rate == 50
     first, second = list(here.images()), list(there.images())
     assert len(first) == len(second) > 2 and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_replay_of_an_env_of_your_own_is_written_from_python(tmp_path: Path) -> None:
+    """The replay names the Python function to give, and with it the video is written."""
+    choice = EnvChoice("python:Painted", factory=Painted)
+    (played,) = play_scheduled(choice, load_agent, [ScheduledGame(("random",), 7)], keep_actions=True, tolerant=False)
+    path = tmp_path / "game.replay"
+    write_replay(choice, played, path)
+    with pytest.raises(ConfigError, match="which a Python function made") as caught:
+        replay(path, mp4=tmp_path / "a.mp4")
+    assert "slipstream.replay(" in str(caught.value.hint)
+    facts = replay(path, env=Painted, mp4=tmp_path / "a.mp4", verify=True)
+    assert facts["verified"] and brightness(tmp_path / "a.mp4") == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("image", [np.full((4, 4, 3), 0.5), np.zeros((4, 4), np.uint8), [[0]]])
+def test_what_render_returns_must_be_an_image(image: Any, tmp_path: Path) -> None:
+    """Floats, grey images and lists are named, and not drawn as a black picture."""
+
+    class Wrong(Painted):
+        def render(self) -> Any:
+            return image
+
+    with pytest.raises(EnvError, match=rf"render\(\) of `python:Wrong` returned a {type(image).__name__}"):
+        watch(("random",), Wrong, gif=tmp_path / "a.gif")  # type: ignore[arg-type]
+
+
+def test_the_name_of_a_file_must_fit_its_kind(tmp_path: Path) -> None:
+    """An MP4 is not written into a text file."""
+    with pytest.raises(ConfigError, match=r"a.txt does not end in .mp4"):
+        watch(("random",), CARTPOLE, mp4=tmp_path / "a.txt")
 
 
 def test_an_env_that_was_made_without_images_is_an_error(tmp_path: Path) -> None:

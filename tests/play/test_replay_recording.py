@@ -115,7 +115,7 @@ def test_what_cannot_be_played_again(tmp_path: Path) -> None:
     facts = {"seed": 1, "players": ("a",), "teams": (0,), "outcome": 0, "length": 1}
     arrays = {"action": np.zeros((1, 1, 1), np.int32)}
     write(tmp_path / "x.replay", ReplayFacts.model_validate(facts | {"env": "python:Mine"}), arrays, {})
-    with pytest.raises(ConfigError, match=r"of `python:Mine`, which only the program that made it can play"):
+    with pytest.raises(ConfigError, match=r"of `python:Mine`, which a Python function made"):
         verify(Replay.open(tmp_path / "x.replay"))
     write(tmp_path / "x.replay", ReplayFacts.model_validate(facts | {"env": "soccer", "teams": (0, 1)}), arrays, {})
     with pytest.raises(DemoError, match=r"x.replay does not hold active, .*env/state"):

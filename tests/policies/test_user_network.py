@@ -177,6 +177,7 @@ class HalfFeature(NoFeatures):
 FORWARDS: dict[str, tuple[Callable[..., Any], str]] = {
     "raises": (lambda self, f: f["nothing"], r"failed on obs \(3, 6\): KeyError"),
     "output shape": (lambda self, f: f["obs"], r"features of shape \(3, 6\) for 3 rows"),
+    "float64": (lambda self, f: Dense.forward(self, f).double(), r"features of torch\.float64"),
     "no tensor": (lambda self, f: None, "features of type NoneType"),
     "nan": (lambda self, f: Dense.forward(self, f) / 0, "returned NaN or infinity"),
     "random": (lambda self, f: nn.functional.dropout(Dense.forward(self, f)), "two results"),
@@ -243,6 +244,35 @@ def test_what_is_accepted(make_policy: Callable[..., Any]) -> None:
     assert np.isfinite(values).all()
 
 
+class Cosine(Dense):
+    """A network that divides by the norms of its weights."""
+
+    def forward(self, fields: Any) -> Any:
+        """Return cosines."""
+        weight = self.layers[0].weight
+        return torch.cat(list(fields.values()), -1) @ (weight / weight.norm(dim=1, keepdim=True)).T
+
+
+def test_a_network_may_divide_by_its_weights(tmp_path: Path) -> None:
+    """The first look at an env uses initial weights, not zeros, which would give NaN here."""
+    run = train(lambda: ToyEnv(), network=Cosine, run=tmp_path / "run", **FEW)
+    assert run.facts["steps"] == 128
+
+
+def test_the_network_that_is_given_must_be_that_of_the_run(tmp_path: Path) -> None:
+    """Another class is named beside the run's own, also where it would not be used; a name is as good as a class."""
+    run = train(lambda: ToyEnv(), network="user_networks:Dense", modules=["user_networks"], run=tmp_path / "r", **FEW)
+    agent = f"run:{run.path}"
+    for use in (
+        lambda: load_agent(agent, network=Recurrent),
+        lambda: evaluate(agent, lambda: ToyEnv(), games=1, network=Recurrent),
+        lambda: resume(run.path, env=lambda: ToyEnv(), network=Recurrent),
+    ):
+        with pytest.raises(ConfigError, match="has the network `user_networks:Dense`, but network=user_networks:Rec"):
+            use()
+    assert load_agent(agent, network=Dense).name
+
+
 def test_options_need_a_network(make_policy: Callable[..., Any]) -> None:
     """`policy.network_options` without `policy.network` would have no effect, and is refused."""
     with pytest.raises(ConfigError, match=r"`policy\.network_options` = \{'width': 3\} has no effect"):
@@ -269,7 +299,7 @@ def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             find_network(name)
     with pytest.raises(ConfigError, match="pass it again: network=Unknown"):
         find_network("python:Unknown")
-    with pytest.raises(ConfigError, match="the class of a torch module, not a Dense"):
+    with pytest.raises(ConfigError, match="the class of a torch module, or its name, not a Dense"):
         network_name(Dense(vector_obs(3)))
 
     class Local(Dense):

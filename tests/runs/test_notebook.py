@@ -75,6 +75,9 @@ def test_a_run_shows_a_table_and_plots(trained: Run) -> None:
     shown = trained._repr_html_()
     assert str(trained.path) in shown and f"{trained.facts['steps']:,}" in shown
     assert "ppo/kl" in titles(trained.plot("ppo/kl"))
+    opened = Run.open(trained.path)
+    assert opened.facts["steps"] == trained.facts["steps"] and repr(opened) == f"Run({str(trained.path)!r})"
+    assert titles(opened.plot(["ppo/kl"])) == titles(trained.plot("ppo/kl"))
 
 
 def test_the_table_is_escaped_and_says_why_a_run_stopped() -> None:

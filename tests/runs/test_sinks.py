@@ -270,8 +270,12 @@ def test_wrong_sinks_are_errors(tmp_path: Path) -> None:
         make_sinks([object()])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="is not a metrics sink"):
         make_sinks([CSVSink])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match=r"Setting `sinks` cannot be 'wandbb'"):
+    with pytest.raises(ConfigError, match=r"no metrics sink `wandbb`. Did you mean `wandb`?"):
         train("recall", run=tmp_path / "run", sinks=["wandbb"], **TINY_RUN)
+    with pytest.raises(ConfigError, match=r"Setting `sinks` .*cannot be 'wandbb'.* Did you mean `wandb`?"):
+        train("recall", run=tmp_path / "run", assignments=["sinks=[wandbb]"], **TINY_RUN)
+    with pytest.raises(ConfigError, match="is not a metrics sink"):
+        train("recall", run=tmp_path / "run", sinks=object(), **TINY_RUN)  # type: ignore[arg-type]
 
 
 def test_the_flag_sets_the_setting() -> None:

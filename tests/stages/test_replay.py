@@ -67,7 +67,7 @@ def test_verified(kept: Path) -> None:
 def test_a_sheet(kept: Path, tmp_path: Path) -> None:
     """--png writes one picture of the key moments and no other file."""
     done = call(kept, "--png", tmp_path / "deep" / "x.png", "--size", "480x270")
-    assert done.exit_code == 0 and "x.png: the key moments" in done.stdout
+    assert done.exit_code == 0 and "x.png: images of several moments" in done.stdout
     with Image.open(tmp_path / "deep" / "x.png") as picture:
         assert picture.width >= 700 and len(picture.convert("RGB").getcolors(1 << 24) or ()) > 500
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["x.png"]

@@ -50,6 +50,8 @@ def test_stop_and_save(tmp_path: Path) -> None:
     run = run_tiny(tmp_path / "run", steer, every__checkpoint=0)
     assert (run.facts["steps"], run.facts["stopped"]) == (192, "good enough")
     assert steps_of(RunDir(run.path)) == [64, 192]
+    run = run_tiny(tmp_path / "rare", steer, every__log=10_000)
+    assert [row["steps"] for row in run.metrics()] == [192], "the iteration that ended the run is logged"
 
 
 def test_set_acts_from_the_next_iteration_and_can_be_taken_back(tmp_path: Path) -> None:

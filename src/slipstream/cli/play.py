@@ -150,54 +150,23 @@ def watch(agents: tuple[str, ...], env: str, size: str | None, as_json: bool, **
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--mp4", type=click.Path(path_type=Path), help="Write a video.")
 @click.option("--gif", type=click.Path(path_type=Path), help="Write an animated GIF.")
-@click.option("--png", type=click.Path(path_type=Path), help="Write one image with the key moments.")
+@click.option("--png", type=click.Path(path_type=Path), help="Write one image with several moments.")
 @click.option("--speed", type=float, default=1.0, show_default=True, help="Playback speed relative to the game's own.")
-@click.option("--fps", type=float, help="Frames per second [60 for --mp4, 20 for --gif].")
-@click.option("--size", metavar="WxH", help="Size in pixels [960x540 for --mp4 and --png, 640x360 for --gif].")
+@click.option("--fps", type=float, help="Frames per second [at most that of the env's images, 60, and 20 for --gif].")
+@click.option("--size", metavar="WxH", help="Size in pixels [that of the env's images, or 960x540, 640x360 for --gif].")
 @click.option("--from", "first", type=float, default=0.0, metavar="S", help="Start at this second of the game.")
 @click.option("--to", "last", type=float, metavar="S", help="End at this second of the game.")
 @click.option("--verify", is_flag=True, help="Play the game again and check that every state is identical.")
 @listing
-def replay(
-    file: Path,
-    mp4: Path | None,
-    gif: Path | None,
-    png: Path | None,
-    speed: float,
-    fps: float | None,
-    size: str | None,
-    first: float,
-    last: float | None,
-    verify: bool,
-    as_json: bool,
-    modules: tuple[str, ...],
-) -> None:
+def replay(file: Path, size: str | None, first: float, last: float | None, as_json: bool, **flags: Any) -> None:
     """Print the events of a recorded game, or render it as a video or an image."""
-    from slipstream.envs.registry import import_modules
-    from slipstream.play import video_files
-    from slipstream.runs.replays import Replay
-    from slipstream.stages import replay as stage
+    from slipstream import api
 
-    import_modules(modules)
-    if png is not None and (first or last is not None):
-        raise ConfigError("--from and --to do not apply to --png, which shows the whole game.", "leave them out")
-    recorded = Replay.open(file)
-    cut = video_files.VideoOptions(speed, fps, _parse_size(size), first, last)
-    facts, lines = stage.describe(recorded), []
     with Bar("frames") as bar:
-        for path, save in ((mp4, video_files.save_mp4), (gif, video_files.save_gif)):
-            if path is not None:
-                lines.append(f"{path}: {save(recorded, path, cut, bar.show, modules):,} frames")
-        if png is not None:
-            video_files.save_png(recorded, png, cut, modules)
-            lines.append(f"{png}: the key moments")
-    if verify:
-        from slipstream.play.replay_recording import verify as check
-
-        check(recorded, modules)
-        lines.append(f"{file}: played again, {recorded.facts.length:,} states identical bit for bit")
-    facts |= {"verified": verify, "written": [str(path) for path in (mp4, gif, png) if path is not None]}
-    print_result(facts, as_json, "\n".join(lines or stage.describe_lines(recorded)))
+        facts = api.replay(
+            file, size=_parse_size(size), first_s=first, last_s=last, on_progress=bar.show, **given(flags)
+        )
+    print_result(facts, as_json, "\n".join(facts.pop("text")))
 
 
 def _parse_size(text: str | None) -> tuple[int, int] | None:

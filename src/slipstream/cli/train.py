@@ -161,9 +161,11 @@ def _show(resolved: Any, as_json: bool) -> tuple[dict[str, Any], bool, str]:
 
 def _dry_run(choice: Any, resolved: Any, as_json: bool) -> tuple[dict[str, Any], bool, str]:
     """The plan and the sizes of a training run that is built but not started."""
+    from slipstream.runs.sinks import make_sinks
     from slipstream.training.build import build
     from slipstream.training.plan_summary import plan_rows, table
 
+    make_sinks(resolved.settings.sinks)  # a missing package is found now
     parts = build(choice, resolved.settings)
     parts.close()
     rows = plan_rows(parts, resolved.settings)

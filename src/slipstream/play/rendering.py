@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, ObsField, Rendered
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.registry import EnvChoice, UserCode
 from slipstream.errors import EnvError
 from slipstream.play.engine import AgentLoader, ScheduledGame
 from slipstream.play.replay_recording import SingleGame, play_again, replayed_choice
@@ -52,9 +52,9 @@ class RenderedGame:
         """Steps per second at the game's own speed."""
 
     @classmethod
-    def of_replay(cls, replay: Replay, modules: tuple[str, ...] = ()) -> RenderedGame:
+    def of_replay(cls, replay: Replay, code: UserCode | None = None) -> RenderedGame:
         """A replay that is played again from its seed and actions."""
-        return cls(replayed_choice(replay, modules), replay=replay)
+        return cls(replayed_choice(replay, code), replay=replay)
 
     def images(self) -> Iterator[Array]:
         """Play the game to its end; uint8 images [height, width, 3]."""
@@ -76,9 +76,15 @@ class RenderedGame:
     def _image(self) -> Array:
         vector, name = self.game.vector, self.game.spec.name
         found = vector.render() if isinstance(vector, Rendered) else None
-        if isinstance(found, np.ndarray) and found.ndim == 3 and found.shape[2] in (3, 4):
+        if isinstance(found, np.ndarray) and found.ndim == 3 and found.shape[2] in (3, 4) and found.dtype.kind in "iu":
             return np.ascontiguousarray(found[:, :, :3]).astype(np.uint8, copy=False)
         seen = _image_field(self.game.spec)
+        if seen is None and found is not None:
+            shape = f" of shape {found.shape} and {found.dtype}" if isinstance(found, np.ndarray) else ""
+            raise EnvError(
+                f"render() of `{name}` returned a {type(found).__name__}{shape}, which is not an `rgb_array` image.",
+                "return an array [height, width, 3] of uint8, from 0 to 255",
+            )
         if seen is None:
             raise no_images(name)
         frame = self.game.spec.obs.split(self.game.rows.obs[:1])[seen.name].reshape(-1, *seen.shape[-3:])[-1]

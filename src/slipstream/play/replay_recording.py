@@ -12,7 +12,7 @@ import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, sides_of
 from slipstream.envs.events import find_events
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.registry import EnvChoice, UserCode
 from slipstream.envs.render.scenes import measured_step_seconds, render_state, state_labels
 from slipstream.errors import ConfigError, DemoError
 from slipstream.play.assignments import Players
@@ -168,24 +168,27 @@ def _facts(game: SingleGame, result: GameResult, arrays: Mapping[str, Array], na
     )
 
 
-def verify(replay: Replay, modules: tuple[str, ...] = ()) -> None:
+def verify(replay: Replay, code: UserCode | None = None) -> None:
     """Play a replay again from its seed and actions; raise an error if a single bit differs."""
     facts = replay.facts
     scheduled = ScheduledGame(facts.players, facts.seed, facts.task)
-    with contextlib.closing(SingleGame(replayed_choice(replay, modules), scheduled)) as game:
+    with contextlib.closing(SingleGame(replayed_choice(replay, code), scheduled)) as game:
         for _ in play_again(replay, game):
             pass
         if not game.over:
             raise DemoError(f"{replay.path} has {facts.length:,} steps; played again, the game is longer.")
 
 
-def replayed_choice(replay: Replay, modules: tuple[str, ...] = ()) -> EnvChoice:
+def replayed_choice(replay: Replay, code: UserCode | None = None) -> EnvChoice:
     """The environment of a replay, with the settings that it was played with."""
-    facts = replay.facts
-    if facts.env.startswith("python:"):
-        raise ConfigError(f"{replay.path} is of `{facts.env}`, which only the program that made it can play.")
+    facts, code = replay.facts, code or UserCode()
+    if facts.env.startswith("python:") and code.factory is None:
+        raise ConfigError(
+            f"{replay.path} is of `{facts.env}`, which a Python function made.",
+            f'slipstream.replay("{replay.path}", env=lambda: MyEnv(), mp4="game.mp4") in Python',
+        )
     settings = EnvSettings.model_validate(facts.settings.get("env", {}))
-    return EnvChoice(facts.env, settings, modules=modules)
+    return EnvChoice(name=facts.env, env=settings, **vars(code))
 
 
 def play_again(replay: Replay, game: SingleGame) -> Iterator[int]:
@@ -212,7 +215,10 @@ def play_again(replay: Replay, game: SingleGame) -> Iterator[int]:
 
 
 def _version_hint(facts: ReplayFacts) -> str:
-    return f"it was written by slipstream {facts.version}; the game has changed since"
+    return (
+        f"it was written by slipstream {facts.version}: the game has changed since, or does not follow from its seed "
+        f"(slipstream check-env {facts.env})"
+    )
 
 
 def _difference(replay: Replay, name: str, kept: Array, array: Array) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,7 +21,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from slipstream.contracts import Array
-from slipstream.envs.registry import find_game
+from slipstream.envs.registry import UserCode, find_game
 from slipstream.envs.render.canvas import BLUE, ORANGE, PAGE, WHITE, YELLOW, blended
 from slipstream.envs.render.video import CELLS, ReplayVideo, contact_sheet, image_sheet
 from slipstream.errors import ConfigError, MachineError
@@ -36,6 +36,10 @@ GROUND = (23, 37, 52)
 """The approximate background colour of a picture."""
 CELL = (480, 480)
 """Most pixels of an image on a sheet, unless a size is given."""
+STEP_S = 1 / 15
+"""Time of a step in games that have no time of their own."""
+SUFFIXES = {"mp4": (".mp4", ".m4v"), "gif": (".gif",), "png": (".png",)}
+"""The endings of files of each kind."""
 SMALLEST = 240
 """Images with a smaller height are enlarged by a whole number."""
 Progress = Callable[[int, int], None]
@@ -76,10 +80,19 @@ class VideoOptions:
         return first, last
 
 
-def save_png(replay: Replay, path: Path, options: VideoOptions, modules: tuple[str, ...] = ()) -> None:
+def check_files(outputs: Mapping[str, Path]) -> None:
+    """Raise if the name of a file does not fit its kind, `mp4`, `gif` or `png`."""
+    for kind, path in outputs.items():
+        if path.suffix.lower() not in SUFFIXES[kind] and not path.is_dir():
+            raise ConfigError(
+                f"--{kind} {path} does not end in .{kind}.", f"write --{kind} {path.with_suffix('.' + kind)}"
+            )
+
+
+def save_png(replay: Replay, path: Path, options: VideoOptions, code: UserCode | None = None) -> None:
     """Write one sheet with the key moments, or with images at regular intervals."""
     if not _has_scene(replay):
-        with closing(RenderedGame.of_replay(replay, modules)) as game:
+        with closing(RenderedGame.of_replay(replay, code)) as game:
             save_game_png(game, path, options)
         return
     _steps(replay, options)
@@ -88,11 +101,11 @@ def save_png(replay: Replay, path: Path, options: VideoOptions, modules: tuple[s
 
 
 def save_gif(
-    replay: Replay, path: Path, options: VideoOptions, on_progress: Progress, modules: tuple[str, ...] = ()
+    replay: Replay, path: Path, options: VideoOptions, on_progress: Progress, code: UserCode | None = None
 ) -> int:
     """Write a GIF; return the number of frames."""
     if not _has_scene(replay):
-        with closing(RenderedGame.of_replay(replay, modules)) as game:
+        with closing(RenderedGame.of_replay(replay, code)) as game:
             return save_game_gif(game, path, options, _steps(replay, options, 1 / game.rate), on_progress)
     delay = _delay(options.fps or SLOW_FPS)
     frames = _frames(replay, options, options.size or SMALL, 100 / delay, on_progress)
@@ -100,11 +113,11 @@ def save_gif(
 
 
 def save_mp4(
-    replay: Replay, path: Path, options: VideoOptions, on_progress: Progress, modules: tuple[str, ...] = ()
+    replay: Replay, path: Path, options: VideoOptions, on_progress: Progress, code: UserCode | None = None
 ) -> int:
     """Write an MP4 frame by frame; return the number of frames."""
     if not _has_scene(replay):
-        with closing(RenderedGame.of_replay(replay, modules)) as game:
+        with closing(RenderedGame.of_replay(replay, code)) as game:
             return save_game_mp4(game, path, options, _steps(replay, options, 1 / game.rate), on_progress)
     fps, (width, height) = options.fps or FPS, options.size or SIZE
     return _write_mp4(path, _frames(replay, options, (width // 2 * 2, height // 2 * 2), fps, on_progress), fps)
@@ -149,7 +162,8 @@ def _has_scene(replay: Replay) -> bool:
     return game is not None and game.scene is not None
 
 
-def _steps(replay: Replay, options: VideoOptions, seconds: float = 1 / 15) -> tuple[float, float]:
+def _steps(replay: Replay, options: VideoOptions, seconds: float = STEP_S) -> tuple[float, float]:
+    """The steps to draw; `seconds` is the time of a step in a game that does not say it."""
     return options.steps(replay.facts.step_seconds or seconds, replay.facts.length)
 
 

@@ -21,10 +21,16 @@ _given: dict[str, type] = {}
 
 
 def network_name(network: Any) -> str:
-    """The name of a class that is passed in Python: `MODULE:CLASS` if it can be imported, else `python:CLASS`."""
+    """The name of a class that is passed in Python: `MODULE:CLASS` if it can be imported, else `python:CLASS`.
+
+    A name stays as it is.
+    """
+    if isinstance(network, str):
+        return network
     if not isinstance(network, type):
         raise ConfigError(
-            f"`network` is the class of a torch module, not a {type(network).__name__}.", "write network=MyNetwork"
+            f"`network` is the class of a torch module, or its name, not a {type(network).__name__}.",
+            'write network=MyNetwork, or network="MODULE:CLASS" with modules=["MODULE"]',
         )
     importable = network.__module__ != "__main__" and network.__qualname__ == network.__name__
     return f"{network.__module__ if importable else PYTHON}:{network.__name__}"

@@ -424,7 +424,8 @@ def _checked(named: Mapping[str, Array], key: str, shape: tuple[int, ...]) -> Ar
         found = named[key].shape if key in named else "missing"
         raise CheckpointError(
             f"The policy's `{key}` should be {shape} but is {found}.",
-            "the checkpoint belongs to another env, policy.hidden or policy.network; evaluate it on its own env",
+            "the checkpoint belongs to another env, policy.hidden or policy.network, or the class of `policy.network` "
+            "has changed since; evaluate it on its own env, with the class that it was trained with",
         )
     return named[key]
 

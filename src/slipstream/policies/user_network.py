@@ -37,6 +37,8 @@ CHECKED_ROWS = 3
 """Rows of the random observations that a network is checked with."""
 TOLERANCE = 1e-3
 """How much the output of a row may depend on the number of rows."""
+FEATURE_TYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""The types that features may have: float32, or the lower precision of `plan.precision`."""
 PROTOCOL = "see `Your own network` in docs/guides/policies.md"
 
 
@@ -119,19 +121,24 @@ def _run(
             f"{_describe(result)}.",
             f"return features and the new state; {PROTOCOL}",
         )
-    for what, tensor, width, key in (
-        ("features", features, sizes.features, "features"),
-        ("state", after, sizes.state_size, "state_size"),
-    ):
-        if what == "state" and state is None:
-            continue
-        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != (rows, width):
-            raise ConfigError(
-                f"`policy.network` = {name} returned {what} of {_describe(tensor)} for {rows} rows; its `{key}` is "
-                f"{width}.",
-                f"return [rows, {width}], or change `{key}`; {PROTOCOL}",
-            )
-    return features, after if state is None else after.to(state.dtype)
+    _check_shape(name, "features", features, rows, sizes.features, "features")
+    if features.dtype not in FEATURE_TYPES:
+        raise ConfigError(
+            f"`policy.network` = {name} returned features of {features.dtype}.", f"return float32; {PROTOCOL}"
+        )
+    if state is None:
+        return features, after
+    _check_shape(name, "state", after, rows, sizes.state_size, "state_size")
+    return features, after.to(state.dtype)
+
+
+def _check_shape(name: str, what: str, tensor: Any, rows: int, width: int, key: str) -> None:
+    if not isinstance(tensor, Tensor) or tuple(tensor.shape) != (rows, width):
+        raise ConfigError(
+            f"`policy.network` = {name} returned {what} of {_describe(tensor)} for {rows} rows; its `{key}` is "
+            f"{width}.",
+            f"return [rows, {width}], or change `{key}`; {PROTOCOL}",
+        )
 
 
 def _describe(value: Any) -> str:

@@ -269,17 +269,23 @@ SINKS: dict[str, Callable[[], MetricsSink]] = {
 """The sinks by the name that the setting `sinks` and the flag `--sink` use."""
 
 
+def check_sink_names(given: Sequence[str | MetricsSink]) -> None:
+    """Raise if a sink is given by a name that does not exist."""
+    for one in given:
+        if isinstance(one, str) and one not in SINKS:
+            near = did_you_mean(one, SINKS)
+            raise ConfigError(f"There is no metrics sink `{one}`.{near}", f"use one of: {', '.join(SINKS)}")
+
+
 def make_sinks(given: Sequence[str | MetricsSink], run: Path = Path()) -> list[MetricsSink]:
     """Make the sinks of a run in this directory from names and objects; a missing package is an error.
 
     Of sinks with the same name, or that write the same CSV file, the first is kept.
     """
+    check_sink_names(given)
     made: list[MetricsSink] = []
     seen: set[str | int | Path] = set()
     for one in given:
-        if isinstance(one, str) and one not in SINKS:
-            near = did_you_mean(one, SINKS)
-            raise ConfigError(f"There is no metrics sink `{one}`.{near}", f"use one of: {', '.join(SINKS)}")
         if isinstance(one, type) or not isinstance(one, str | MetricsSink):
             raise ConfigError(
                 f"`sinks`: {one!r} is not a metrics sink.", "give an object with open(run), log(steps, row) and close()"

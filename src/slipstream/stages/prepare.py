@@ -84,8 +84,8 @@ class Sources:
     """Modules to import first, for instance to register environments."""
     agents: Mapping[str, Any] | Sequence[Any] | None = None
     """Agents given as Python objects, by the names that replace them in the settings and options."""
-    network: type | None = None
-    """Your own network, a torch module; `policy.network` becomes its name."""
+    network: type | str | None = None
+    """Your own network, a torch module, or its name; `policy.network` becomes its name."""
     trust: bool = False
     """Open files that can execute code when they are read, such as models of Stable-Baselines3."""
     python: str | None = None
@@ -115,6 +115,8 @@ class Sources:
     def resolve(self, env: str, agent: str = "") -> Resolved:
         """Import the modules and resolve the settings for an environment and, if given, a trained agent."""
         self.load()
+        if agent.startswith("run:"):
+            self.check_network(run_folder(agent))
         config = Path(self.config) if self.config else None
         own = [file_layer(config)] if config else []
         start = _last([*own, flag_layer(self._flags())], "start")
@@ -158,14 +160,23 @@ class Sources:
             name = network_name(self.network)
             if values.get("policy.network", name) != name:
                 raise ConfigError(
-                    f"`policy.network` is {values['policy.network']}, but network={self.network.__name__} is given.",
+                    f"`policy.network` is {values['policy.network']}, but network={name} is given.",
                     "give one of the two",
                 )
             values["policy.network"] = name
         return values
 
     def _networks(self) -> dict[str, type]:
-        return {} if self.network is None else {network_name(self.network): self.network}
+        return {network_name(self.network): self.network} if isinstance(self.network, type) else {}
+
+    def check_network(self, run: Path) -> None:
+        """Raise if a network is given that is not the one of a run."""
+        if self.network is None:
+            return
+        own, name = read_config(RunDir.open(run))[0].policy.network, network_name(self.network)
+        if own != name:
+            held = f"has the network `{own}`" if own else "has no network of its own"
+            raise ConfigError(f"{run} {held}, but network={name} is given.", f"give the network of {run}, or none")
 
 
 def _check_modules(env: str, runs: Sequence[Path], given: Sequence[str]) -> None:

@@ -1,13 +1,53 @@
-"""Describe a replay in text."""
+"""Describe a replay in text, and write it as a video or an image."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from slipstream.contracts import sides_of
+from slipstream.envs.registry import UserCode
 from slipstream.envs.render.video import short_name
+from slipstream.errors import ConfigError
+from slipstream.play import replay_recording
+from slipstream.play.video_files import Progress, VideoOptions, check_files, save_gif, save_mp4, save_png
 from slipstream.runs.replays import Event, Replay
+
+
+def replay(
+    recorded: Replay,
+    code: UserCode,
+    *,
+    mp4: str | Path | None = None,
+    gif: str | Path | None = None,
+    png: str | Path | None = None,
+    speed: float = 1.0,
+    fps: float | None = None,
+    size: tuple[int, int] | None = None,
+    first_s: float = 0.0,
+    last_s: float | None = None,
+    verify: bool = False,
+    on_progress: Progress = lambda done, total: None,
+) -> dict[str, Any]:
+    """Describe a replay, write it into the given files, and on request check that it can be played again."""
+    outputs = {kind: Path(path) for kind, path in (("mp4", mp4), ("gif", gif), ("png", png)) if path is not None}
+    check_files(outputs)
+    if png is not None and (first_s or last_s is not None):
+        raise ConfigError("--from and --to do not apply to --png, which shows the whole game.", "leave them out")
+    options, lines = VideoOptions(speed, fps, size, first_s, last_s), []
+    for kind, path in outputs.items():
+        if kind == "png":
+            save_png(recorded, path, options, code)
+            lines.append(f"{path}: images of several moments")
+        else:
+            save = save_mp4 if kind == "mp4" else save_gif
+            lines.append(f"{path}: {save(recorded, path, options, on_progress, code):,} frames")
+    if verify:
+        replay_recording.verify(recorded, code)
+        lines.append(f"{recorded.path}: played again, {recorded.facts.length:,} states identical bit for bit")
+    done = {"verified": verify, "written": [str(path) for path in outputs.values()]}
+    return describe(recorded) | done | {"text": lines or describe_lines(recorded)}
 
 
 def describe(replay: Replay) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from slipstream.play.games import game_seed
 from slipstream.play.rendering import RenderedGame
 from slipstream.play.replay_recording import STATE, SingleGame, goals, write_replay
 from slipstream.play.video_files import (
+    STEP_S,
     Progress,
     VideoOptions,
+    check_files,
     save_game_gif,
     save_game_mp4,
     save_game_png,
@@ -36,8 +38,7 @@ from slipstream.play.video_files import (
 from slipstream.runs.replays import Event, Replay
 from slipstream.runs.terminal import Terminal, is_terminal
 
-PACE_S = 1 / 15
-"""Time of a step in games that have no time of their own."""
+SHEET = "images of several moments"
 FASTER = 1.5
 """The factor of the speed for a press of + or -."""
 TRAIL_STEPS = 12
@@ -78,6 +79,7 @@ def watch(
     facts: dict[str, Any] = {"env": choice.name, "agents": list(names), "seed": seed, "sampled": sampled}
     outputs = {kind: Path(path) for kind, path in (("mp4", mp4), ("gif", gif), ("png", png)) if path is not None}
     if outputs:
+        check_files(outputs)
         if games != 1:
             raise ConfigError(f"{games} games cannot be written into one video.", "leave out --games")
         options = VideoOptions(speed, fps, size)
@@ -125,6 +127,7 @@ def _write_videos(
         with contextlib.closing(RenderedGame(choice, game, load)) as rendered:
             if kind == "png":
                 save_game_png(rendered, path, options)
+                on_notice(f"{path}: {SHEET}")
             else:
                 save = save_game_mp4 if kind == "mp4" else save_game_gif
                 on_notice(f"{path}: {save(rendered, path, options, (0, inf), on_progress):,} frames")
@@ -152,6 +155,7 @@ def _write_scene_videos(
         for kind, out in outputs.items():
             if kind == "png":
                 save_png(replay, out, options)
+                on_notice(f"{out}: {SHEET}")
             else:
                 save = save_mp4 if kind == "mp4" else save_gif
                 on_notice(f"{out}: {save(replay, out, options, on_progress):,} frames")
@@ -185,7 +189,7 @@ class GameDisplay:
         spec, names = game.spec, [short_name(name) for name in game.game.players]
         past: deque[dict[str, Array]] = deque(maxlen=TRAIL_STEPS)
         events, total = list[Event](), np.zeros(spec.agents)
-        seconds = spec.step_seconds or PACE_S
+        seconds = spec.step_seconds or STEP_S
         while not game.over:
             past.append(game.frame())
             if not self._draw(game, past, events, names, title, total):
@@ -216,7 +220,7 @@ class GameDisplay:
         """Draw the game and wait until the next step is due; False if the user quits."""
         if self._screen is None:
             return True
-        seconds = game.spec.step_seconds or PACE_S
+        seconds = game.spec.step_seconds or STEP_S
         scene = _scene(game, past)
         header = _header(game, scene, len(past) - 1, names)
         frame = None if scene is None else np.asarray(scene.paint(len(past) - 1.0)) // SHADES * SHADES

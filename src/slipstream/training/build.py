@@ -185,6 +185,8 @@ def probe_env(choice: EnvChoice, settings: Settings) -> EnvProbe:
                 state_sizes.append(load_agent(name, spec, choice).memory(0).shape[1])
         memory = max([design.state_size, *state_sizes]) if spec.competitive else 0
         actor = Actor(vector, design, seed=settings.seed, roster=roster, memory=memory)
+        if design.policy.network is not None:  # it may divide by a norm of its weights
+            actor.policy.load(design.initial_params_and_stats(settings.seed))
         roster.add(opponents)
         assignments = fixed_assignments(spec, 1, bool(opponents))
         actor.reset(assignments)

@@ -130,8 +130,10 @@ def iterate(
         row |= system_row | {"time/seconds": position.seconds + progress.seconds, "time/steps_per_second": rate}
         row |= spans.shares(progress.seconds, collector.seconds())
 
+        going = not request.stop
         if callback is not None:
             callback(position.steps, row)
+        stopping = going and bool(request.stop)  # its row may say why
 
         # Save and log.
         with spans("save"):
@@ -139,7 +141,7 @@ def iterate(
                 saver.submit(capture(parts, position, position.seconds + progress.seconds), best, must=request.save)
                 request.save = False
             progress.events = matchmaker.drain_events()
-            if evaluating or due(every.log, before, position.steps):
+            if evaluating or stopping or due(every.log, before, position.steps):
                 metrics.append({"steps": position.steps, **row})
                 warning = parts.reward_hacking.see({"steps": position.steps, **row})
                 progress.events += [("alarm", warning)] if warning else []
