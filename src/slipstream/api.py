@@ -408,6 +408,8 @@ def reward_report(
         sources, own = Sources.split(options, rewarding.report_games)
         settings = sources.resolve_over(run)
         choice = choose_env(env or read_config(run)[1], settings, **vars(sources.code()))
+        own.setdefault("on_notice", _notice)
+        own["run"] = None if env else run
         facts = rewarding.report_games(choice, settings, agent or spec, **own)
         return facts | {"source": str(source)}, place
     if not (env and agent):
@@ -416,6 +418,7 @@ def reward_report(
             "name a run or a folder of demos, or an agent: --env soccer --agent scripted:rule",
         )
     choice, resolved, own = prepare(env, options, rewarding.report_games, agent=agent)
+    own.setdefault("on_notice", _notice)
     return rewarding.report_games(choice, resolved.settings, agent, **own), Path()
 
 

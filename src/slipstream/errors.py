@@ -84,6 +84,16 @@ class EnvFault(EnvError):
         self.env, self.seed, self.step, self.report = env, seed, step, report
 
 
+class NonFiniteGame(EnvError):
+    """A game that is played outside of training has an observation or a reward that is not finite."""
+
+    def __init__(self, env: str, what: str, seed: int, step: int) -> None:
+        super().__init__(
+            f"{what} of `{env}` was not finite in the game of seed {seed} at step {step}.",
+            "fix the environment or the reward term; training masks such steps, a game that is played does not",
+        )
+
+
 class EnvEnded(EnvError):
     """The process of an environment ended. Unlike after an `EnvFault`, a new one may work."""
 

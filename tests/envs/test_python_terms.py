@@ -16,12 +16,13 @@ from slipstream.api import configure
 from slipstream.cli import main
 from slipstream.contracts import Array, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
-from slipstream.errors import ConfigError, EnvError, EnvFault
+from slipstream.errors import ConfigError, EnvError, EnvFault, NonFiniteGame
 from slipstream.settings import RewardSettings
 from slipstream.stages import reward_report
 from slipstream.stages.prepare import load_terms
 from slipstream.training.build import choose_env
 from slipstream.vector.make import choose_native, make_vector, spread_vector
+from tiny_run import TINY_RUN
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -287,6 +288,29 @@ def test_report_ablation_and_metrics_of_a_turn_based_game(tmp_path: Path) -> Non
     assert {"reward/env", "reward/mark"} <= set(run.metrics()[-1])
 
 
+def test_what_is_not_finite_in_a_game_is_named(tmp_path: Path) -> None:
+    """Evaluations name the term, seed and step; a training leaves the evaluation out, and a later one can be best."""
+    env, bad = "gymnasium:CartPole-v1", [True]
+
+    def sometimes(before: Any, action: Any, after: Any, info: Any) -> float:
+        return float("nan") if bad[0] and abs(after[0]) > 0.02 else 0.0
+
+    with pytest.raises(NonFiniteGame, match=r"Reward term `sometimes` of .* the game of seed \d+ at step \d+"):
+        ss.evaluate("random", env, games=4, terms={"sometimes": sometimes})
+
+    def steer(steps: int, metrics: dict[str, Any], handle: Any) -> None:
+        bad[0] = steps < 128
+
+    run = ss.train(
+        env, terms={"sometimes": sometimes}, steps=192, run=tmp_path / "run", on_iteration=steer,
+        **TINY_RUN | {"every__evaluate": 64, "evaluation__games": 2},
+    )  # fmt: skip
+    scores = [row.get("evaluate/mean_return") for row in run.metrics()]
+    assert scores[0] is None and scores[-1] > 0
+    best = json.loads((run.path / "checkpoints/best.json").read_text())
+    assert best["steps"] == run.facts["steps"] and best["score"] > 0
+
+
 @pytest.mark.slow
 def test_commands_name_report_and_ablate_a_term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The printed command resumes; `rewards report` and `ablate` list the term; `check-env` refuses a bad one."""
@@ -308,6 +332,9 @@ def test_commands_name_report_and_ablate_a_term(tmp_path: Path, monkeypatch: pyt
     report = call("rewards", "report", "--env", env, "--agent", "random", "--games", "4", "--json", *own)
     terms = json.loads(report.stdout.splitlines()[-1])["terms"]
     assert list(terms) == ["env", "fast"] and terms["fast"]["group"] == "own" and terms["fast"]["per_game"] > 0
+    other = call("rewards", "report", "r", "--games", "2", "--import", "ablated_terms")
+    assert other.exit_code == 2 and "fast" in other.stderr and "--reward MODULE:NAME" in other.stderr
+    assert not Path("r/rewards.json").exists()
     ablated = call("rewards", "ablate", env, "--seeds", "1", "--steps", "128", "--games", "2", "--json", *own, *tiny)
     assert list(json.loads(ablated.stdout.splitlines()[-1])["terms"]) == ["fast"], ablated.output
     refused = call("check-env", env, "--import", "ablated_terms", "--reward", "ablated_terms:bad")

@@ -15,7 +15,7 @@ import numpy as np
 
 from slipstream.contracts import Agent, Array, EnvSpec, Vector, empty_rows
 from slipstream.envs.registry import EnvChoice
-from slipstream.errors import ConfigError, did_you_mean
+from slipstream.errors import ConfigError, NonFiniteGame, did_you_mean
 from slipstream.play.assignments import IDLE, Assignments, Players, act_players
 from slipstream.system.rng import make_streams
 from slipstream.vector.make import make_vector
@@ -174,6 +174,8 @@ class GameEngine:
         rows.terms[:] = 0
         self.vector.step(action, rows)
         self.steps += 1
+        if not (np.isfinite(rows.reward).all() and np.isfinite(self.spec.obs.vectors(rows.obs)).all()):
+            self._check_finite()
         self._returns += rows.reward.reshape(shape)
         if self._history is not None:
             self._history.append(action.copy())
@@ -182,6 +184,19 @@ class GameEngine:
             return []
         found: list[int] = np.flatnonzero(ended.reshape(shape).any(axis=1) & self._playing).tolist()
         return found
+
+    def _check_finite(self) -> None:
+        """Raise if the game of an env has a number that is not finite."""
+        spec, rows, shape = self.spec, self.rows, self._returns.shape
+        finite_obs: Array = np.all(np.isfinite(spec.obs.vectors(rows.obs).reshape(self.vector.envs, -1)), axis=1)
+        finite = finite_obs & np.isfinite(rows.reward.reshape(shape)).all(axis=1)
+        for env in np.flatnonzero(~finite & self._playing).tolist():
+            of_env, game = slice(env * spec.agents, (env + 1) * spec.agents), self.games[env]
+            terms = [name for k, name in enumerate(spec.terms) if not np.isfinite(rows.terms[of_env, k]).all()]
+            what = f"Reward term `{'`, `'.join(terms)}`" if terms else "The reward"
+            assert game is not None
+            step = self.steps - int(self._started[env])
+            raise NonFiniteGame(spec.name, what if finite_obs[env] else "The observation", game.seed, step)
 
     def result(self, env: int) -> GameResult:
         """The result of the game in an env, which has just ended."""

@@ -26,10 +26,11 @@ from slipstream.envs.rewards import OWN, RewardScheme, discount, weighted_terms
 from slipstream.errors import ConfigError, DemoError, did_you_mean
 from slipstream.play.games import play
 from slipstream.play.recorder import Recorder, RecordJob, make_vectors, spread
-from slipstream.runs.checkpoint import steps_of
+from slipstream.runs.checkpoint import find, load, steps_of
 from slipstream.runs.figures import PANEL, Chart, Line, Player, bar_chart, ladder_chart, save_png, xy_chart
 from slipstream.runs.layout import RunDir, read_json, write_json
 from slipstream.settings import RewardSettings, Settings
+from slipstream.training.run_state import check_terms
 from slipstream.training.runner import begin, resume
 from slipstream.vector.make import make_vector
 
@@ -62,11 +63,24 @@ def report_demos(folder: Path, settings: Settings, games: int | None = None) -> 
 
 
 def report_games(
-    choice: EnvChoice, settings: Settings, agent: str, *, games: int = 100, on_progress: OnProgress | None = None
+    choice: EnvChoice,
+    settings: Settings,
+    agent: str,
+    *,
+    run: RunDir | None = None,
+    games: int = 100,
+    on_progress: OnProgress | None = None,
+    on_notice: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """The reward report of games that `agent` plays now against the reference opponent."""
+    """The reward report of games that `agent` plays now against the reference opponent.
+
+    With `run`, the env must have the reward terms that this run was trained with.
+    """
+    if run is not None:
+        with contextlib.closing(make_vector(choice, 1)) as vector:
+            check_terms(vector.spec, load(find(run), groups=()).state.get("terms", vector.spec.terms))
     opponent = opponent_of(choice, settings.evaluation.opponent)
-    with played(choice, agent, opponent, games, seed=settings.seed, on_progress=on_progress) as demos:
+    with played(choice, agent, opponent, games, settings.seed, on_progress, on_notice) as demos:
         discounts = _discounts(settings, demos.schema.step_seconds, choice.name)
         return {"source": agent, "agent": agent, "opponent": opponent} | reward_report(demos, None, *discounts)
 
@@ -83,11 +97,14 @@ def played(
     agent: str,
     opponent: str | None,
     games: int,
-    *,
     seed: int = 0,
     on_progress: OnProgress | None = None,
+    on_notice: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Demos]:
-    """Play games and yield them as temporary demos; trained agents sample their actions."""
+    """Play games and yield them as temporary demos; trained agents sample their actions.
+
+    `on_notice` is told why games were left out.
+    """
     _check_games(games)
     with tempfile.TemporaryDirectory(prefix="slipstream-rewards-") as place:
         with contextlib.closing(make_vector(choice, 1, seed=seed)) as probe:
@@ -111,6 +128,8 @@ def played(
         finally:
             recorder.close()
             shard.close()
+        for line in recorder.fault_messages():
+            on_notice(line)
         yield Demos.open(folder)
 
 

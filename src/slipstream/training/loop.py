@@ -33,8 +33,8 @@ class Progress:
     events: list[Event] = field(default_factory=list)
 
 
-Evaluate = Callable[[int], tuple[float, dict[str, Any]]]
-"""(steps) -> score and metrics of the current policy."""
+Evaluate = Callable[[int], tuple[float | None, dict[str, Any]]]
+"""(steps) -> score and metrics of the current policy; no score if its games cannot be played."""
 Profile = Callable[[int], Any]
 """(steps) -> a context manager that profiles one iteration."""
 
@@ -63,8 +63,9 @@ def iterate(
     first_steps, first_at = 0, began
     if parts.rollback is not None and not position.iteration:
         score, result = evaluate(0)
-        parts.rollback.judge(score, result, learner.engine)
-        metrics.append({"steps": 0, **result})
+        if score is not None:
+            parts.rollback.judge(score, result, learner.engine)
+            metrics.append({"steps": 0, **result})
     if not position.iteration:
         matchmaker.advance(0, learner.params_and_stats)
 
@@ -105,10 +106,12 @@ def iterate(
             with spans("evaluate"):
                 score, result = evaluate(position.steps)
             row |= result
-            if parts.rollback is not None and (notice := parts.rollback.judge(score, result, learner.engine)):
-                learner.notices.append(notice)
-                parts.publish(position.iteration)
-            restored = parts.rollback is not None and parts.rollback.restored  # then the score is of weights now gone
+            restored = False
+            if parts.rollback is not None and score is not None:
+                if notice := parts.rollback.judge(score, result, learner.engine):
+                    learner.notices.append(notice)
+                    parts.publish(position.iteration)
+                restored = parts.rollback.restored  # then the score is of weights that are gone
             if not restored and not matchmaker.opponents.promotes and _is_best(score, position):
                 position.best_score, best = score, {"score": score, **result}
 
@@ -158,8 +161,8 @@ def _finished(settings: Settings, position: Position, seconds: float) -> bool:
     return settings.minutes is not None and position.seconds + seconds >= settings.minutes * 60
 
 
-def _is_best(score: float, position: Position) -> bool:
-    return position.best_score is None or score >= position.best_score
+def _is_best(score: float | None, position: Position) -> bool:
+    return score is not None and (position.best_score is None or score >= position.best_score)
 
 
 def due(every: int, before: int, now: int) -> bool:

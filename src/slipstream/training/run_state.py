@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from slipstream.agents.trained import policy_arrays
-from slipstream.contracts import Array
+from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.checkpoint import Checkpoint
 from slipstream.training.parts import TrainingParts
@@ -85,14 +85,7 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
             f"This run was trained with {_describe(state.get('world', {}))}, but this machine has {_describe(world)}.",
             "install the same, or start a new run from this one: --start run:DIR",
         )
-    if list(parts.spec.terms) != state["terms"]:
-        missing = [name for name in state["terms"] if name not in parts.spec.terms]
-        raise ConfigError(
-            f"This run was trained with the reward terms {state['terms']}, but the environment now has "
-            f"{list(parts.spec.terms)}.",
-            f"pass {', '.join(missing) or 'the same terms'} again: --reward MODULE:NAME --import MODULE, or in Python: "
-            "slipstream.resume(run, terms={...})",
-        )
+    check_terms(parts.spec, state["terms"])
     if "trunk" in state["policy"]:
         from slipstream.policies.pretrained import check_trunk
 
@@ -124,3 +117,15 @@ def _observation(builder: str | None) -> str:
 
 def _describe(world: Mapping[str, str]) -> str:
     return ", ".join(f"{what} {which}" for what, which in world.items()) or "none of these"
+
+
+def check_terms(spec: EnvSpec, trained: Sequence[str]) -> None:
+    """Raise if an env has other reward terms than a run was trained with."""
+    if list(spec.terms) != list(trained):
+        missing = [name for name in trained if name not in spec.terms]
+        raise ConfigError(
+            f"This run was trained with the reward terms {list(trained)}, but the environment now has "
+            f"{list(spec.terms)}.",
+            f"pass {', '.join(missing) or 'the same terms'} again: --reward MODULE:NAME --import MODULE, or in Python: "
+            "terms={...}, as in slipstream.resume(run, terms={...})",
+        )

@@ -23,7 +23,7 @@ from slipstream.agents.trained import TrainedAgent
 from slipstream.config import Resolved, dump, flatten
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice, UserCode, parse, reference_opponent
-from slipstream.errors import ConfigError, EnvError, NonFinitePolicy
+from slipstream.errors import ConfigError, EnvError, NonFiniteGame, NonFinitePolicy
 from slipstream.play.engine import GameResult
 from slipstream.play.games import GameSummary, play
 from slipstream.play.replay_recording import record_replays
@@ -39,7 +39,7 @@ from slipstream.settings import Settings
 from slipstream.system import numba_compile
 from slipstream.training.build import build, choose_env
 from slipstream.training.callbacks import IterationCallback, OnIteration, check_on_iteration
-from slipstream.training.loop import Progress, due, iterate
+from slipstream.training.loop import Evaluate, Progress, due, iterate
 from slipstream.training.opponents import Opponents
 from slipstream.training.parts import TrainingParts
 from slipstream.training.plan_summary import notable_switches, plan_rows, table
@@ -318,7 +318,10 @@ def _evaluation_opponent(parts: TrainingParts, settings: Settings) -> str:
 def _record_replays(parts: TrainingParts, settings: Settings, run: RunDir, steps: int) -> str:
     """Play some games and keep replays of the most interesting ones; return a notice."""
     results: list[GameResult] = []
-    _play_games(parts, settings, REPLAY_GAMES, steps, results)
+    try:
+        _play_games(parts, settings, REPLAY_GAMES, steps, results)
+    except NonFiniteGame as error:
+        return f"No replays were kept. {error.message}"
     agent = TrainedAgent("learner", parts.design, parts.learner.params_and_stats.copy())
     opponent = _evaluation_opponent(parts, settings)
 
@@ -330,12 +333,16 @@ def _record_replays(parts: TrainingParts, settings: Settings, run: RunDir, steps
     return f"Replays kept: {', '.join(path.name for path in kept)}."
 
 
-def _evaluator(parts: TrainingParts, settings: Settings) -> Callable[[int], tuple[float, dict[str, Any]]]:
+def _evaluator(parts: TrainingParts, settings: Settings) -> Evaluate:
     """Return a function that evaluates the current policy and returns its score and metrics."""
     opponent = _evaluation_opponent(parts, settings)
 
-    def evaluate(steps: int) -> tuple[float, dict[str, Any]]:
-        result = _play_games(parts, settings, settings.evaluation.games, steps).summary()
+    def evaluate(steps: int) -> tuple[float | None, dict[str, Any]]:
+        try:
+            result = _play_games(parts, settings, settings.evaluation.games, steps).summary()
+        except NonFiniteGame as error:  # training, which masks such steps, continues
+            parts.learner.notices.append(f"The evaluation at {steps:,} steps was left out. {error.message}")
+            return None, {}
         behaviour = result.pop("behaviour")
         result.pop("opponent_behaviour")
         result |= {f"behaviour/{name}": mean for name, (mean, _, _) in behaviour.items()}
