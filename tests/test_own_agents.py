@@ -278,7 +278,7 @@ def test_a_teacher_that_fails_is_named_with_its_env(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["nan", "shape", "hang"])
+@pytest.mark.parametrize("fault", ["nan", "shape", "hang", "exit"])
 def test_agents_that_hang_or_return_nonsense_are_retired(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tournament retires an agent that returns NaN or a wrong shape, or does not answer, and plays on."""
     monkeypatch.setattr(guarded, "DEADLINE_S", 0.3)
@@ -286,11 +286,67 @@ def test_agents_that_hang_or_return_nonsense_are_retired(fault: str, monkeypatch
     def fails(obs: Any) -> Any:
         if fault == "hang":
             time.sleep(20)
+        if fault == "exit":
+            sys.exit(3)
         return np.nan if fault == "nan" else [0, 1, 2]
 
     cup = ss.tournament([fails, "random", "scripted:rule"], "soccer", 2, anchor="random", env__match_seconds=2.0)
-    said = {"nan": "returned nan", "shape": "returned [0, 1, 2]", "hang": "did not answer within 0.3 s"}[fault]
-    assert list(cup["retired"]) == ["python:fails"] and said in cup["retired"]["python:fails"]
+    said = {"nan": "returned nan", "shape": "returned [0, 1, 2]", "hang": "did not answer within 0.3 s"}
+    said["exit"] = "raised SystemExit: 3 (env"
+    why = cup["retired"]["python:fails"]
+    assert list(cup["retired"]) == ["python:fails"] and said[fault] in why
+    assert ("test_own_agents.py" in why) == (fault == "exit"), "the line of the agent's code"
+
+
+@pytest.mark.slow
+def test_a_blocked_opponent_ends_a_training_that_overlaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At lag 1 agents act in a thread that no exception reaches while it sleeps; training still ends and says why."""
+    monkeypatch.setattr(guarded, "DEADLINE_S", 0.3)
+
+    def sleeps(obs: Any) -> int:
+        time.sleep(15)
+        return 0
+
+    began = time.monotonic()
+    soccer: dict[str, Any] = SMALL | {"preset": "smoke", "tuned": False, "every__evaluate": 0}
+    soccer |= {"plan__collector": "batched", "plan__lag": 1}
+    with pytest.raises((AgentFault, ConfigError), match=r"did not answer within 0\.3 s"):
+        ss.train("soccer", run=tmp_path / "run", steps=512, opponent=sleeps, **soccer)
+    assert time.monotonic() - began < 14
+
+
+@pytest.mark.slow
+def test_games_of_nameless_functions_are_not_added_up(tmp_path: Path) -> None:
+    """A second tournament in a folder needs names: its lambda may be another one."""
+    play = {"run": tmp_path / "cup", "anchor": "random", "env__match_seconds": 2.0, "replays": False}
+    ss.tournament([lambda obs: 0, "random"], "soccer", 2, **play)
+    with pytest.raises(ConfigError, match="`python:lambda` may be another function"):
+        ss.tournament([lambda obs: 5, "random"], "soccer", 2, **play)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_says_what_it_does_not_restore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An opponent with memory of its own is reset, which is said; one with `state` is restored."""
+
+    class Remembers:
+        def reset(self) -> None:
+            self.count = 0
+
+        def act(self, obs: Any) -> int:
+            return 0
+
+    class Saved:
+        state = np.zeros(1)
+
+        def act(self, obs: Any) -> int:
+            return 0
+
+    soccer: dict[str, Any] = SMALL | {"preset": "smoke", "tuned": False, "plan__collector": "local"}
+    for agent, told in ((Remembers, True), (Saved, False)):
+        run = ss.train("soccer", run=tmp_path / agent.__name__, steps=256, opponent=agent, **soccer)
+        capsys.readouterr()
+        ss.resume(run.path, steps=512, agents=[agent])
+        assert ("is reset in the running episodes" in capsys.readouterr().err) == told
 
 
 def test_a_sampled_agent_is_not_played_greedily(tmp_path: Path) -> None:

@@ -58,6 +58,9 @@ class AgentFault(ConfigError):
         places = [] if env is None else [f"env {env}"] + [f"agent {self.row % agents}"] * (agents > 1)
         self.what = f"{self._what} ({', '.join([*places, f'step {self._step}'])}; observation: {self._obs})"
         """What happened, without the agent's name and the traceback."""
+        frames = [line.strip() for line in self._report.splitlines() if line.strip().startswith("File ")]
+        self.brief = self.what + (f", in {frames[-1].removeprefix('File ')}" if frames else "")
+        """`what` with the line of the agent's code, for one line of text."""
         self.message = f"`{self.agent}` {self.what}" + (f"\n{self._report}" if self._report else "")
 
 

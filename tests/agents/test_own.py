@@ -197,11 +197,79 @@ def test_a_state_without_reset_starts_each_episode_anew() -> None:
         play(agent, spec, rows, states)
 
 
+def test_an_option_that_the_mask_forbids_is_the_agents_fault() -> None:
+    """A forbidden option is not sent to the env; where nothing is allowed, nothing is forbidden."""
+    vector = make_vector(EnvChoice("recall:masked"), 2)
+    out = empty_rows(vector.spec, 2)
+    vector.reset(out)
+    action = np.zeros((2, 1), np.int32)
+    agent = OwnAgent("lazy", vector.spec, lambda obs: 0)
+    with pytest.raises(AgentFault, match="`lazy` returned 0, which the action mask forbids"):
+        agent.act_into(out.obs, out.mask, make_streams(0, "x", 0, 2), action)
+    agent.act_into(out.obs, np.zeros_like(out.mask), make_streams(0, "x", 0, 2), action)
+
+
+def test_an_agent_cannot_change_the_mask() -> None:
+    """It gets a copy, so a recording stores the mask of the env."""
+
+    def clear(obs: Any, mask: Any) -> int:
+        best = int(np.argmax(mask))
+        mask[:] = 0
+        return best
+
+    vector = make_vector(EnvChoice("recall:masked"), 1)
+    out = empty_rows(vector.spec, 1)
+    vector.reset(out)
+    before = out.mask.copy()
+    OwnAgent("clear", vector.spec, clear).act_into(
+        out.obs, out.mask, make_streams(0, "x", 0, 1), np.zeros((1, 1), np.int32)
+    )
+    assert (out.mask == before).all() and before.any()
+
+
+def test_a_slow_constructor_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making an agent has a deadline too, and sys.exit in it is an error."""
+    monkeypatch.setattr(guarded, "DEADLINE_S", 0.2)
+
+    class Slow:
+        def __init__(self) -> None:
+            time.sleep(60)
+
+    class Exits:
+        def __init__(self) -> None:
+            raise SystemExit(3)
+
+    for given, said in ((Slow, "was not made within 0.2 s"), (Exits, "could not be made: SystemExit: 3")):
+        with pytest.raises(ConfigError, match=said):
+            make(Worlds, given)
+
+
+def test_every_field_of_an_observation_is_shown() -> None:
+    """A large field does not hide the others."""
+    shown = guarded.short_text({"cam": np.random.default_rng(0).random((9, 9)), "place": np.arange(2)})
+    assert "..." in shown and "'place': array([0, 1])" in shown
+
+
 def test_functions_of_c_are_agents() -> None:
     """A builtin, whose signature Python does not know, acts like any other function."""
     spec, rows = soccer()
     with pytest.raises(AgentFault, match="which is not an action"):
         play(OwnAgent("python:it", spec, max), spec, rows, np.zeros((4, 1), np.float32))
+
+
+def test_every_array_of_a_batch_has_an_action_per_row() -> None:
+    """One array of a dict that is too short is a wrong shape, not an IndexError."""
+
+    class Short:
+        batched = True
+
+        def act(self, obs: Any) -> Any:
+            return {"gear": np.zeros(3, int), "lights": np.zeros((2, 2), int)}
+
+    agent, vector, out, action = make(Worlds, Short, 3)
+    with pytest.raises(AgentFault, match="returned 2 actions for a batch of 3"):
+        agent.act_into(out.obs, out.mask, make_streams(0, "x", 0, 3), action)
+    vector.close()
 
 
 def test_batched_agents_act_once_for_all_rows() -> None:

@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from slipstream.agents.guarded import GuardedAgent, WrongAction, short_text, take
+from slipstream.agents import guarded
+from slipstream.agents.guarded import Deadline, GuardedAgent, Late, WrongAction, short_text, take
 from slipstream.agents.simple import BatchAgent
 from slipstream.agents.trained import TrainedAgent
 from slipstream.contracts import Array, EnvSpec
 from slipstream.envs.adapters.action_spaces import action_space
 from slipstream.envs.adapters.observation_spaces import leaves, obs_decoder, obs_spec, observation_space
-from slipstream.errors import ConfigError
+from slipstream.errors import ConfigError, user_frames
 from slipstream.policies.design import ActInputs
 from slipstream.system.rng import uniform
 
@@ -78,6 +79,8 @@ class OwnAgent(GuardedAgent):
         self._reset = getattr(self._shared, "reset", None)
         self._initial = np.array(self._shared.state) if hasattr(self._shared, "state") else None
         """The state with which an episode begins."""
+        self.hides_memory = self._make is not None
+        """Whether its objects may remember what no checkpoint holds."""
         for part, why in (("reset", self._reset), ("state", self._initial)):
             if self._batched and why is not None:
                 raise ConfigError(
@@ -100,13 +103,13 @@ class OwnAgent(GuardedAgent):
             actions = []
             for place, row in enumerate(rows.tolist()):
                 restart()
-                actions.append(self._act(row, take(seen, place), mask[row], streams, states))
+                actions.append(self._act(row, take(seen, place), mask[row].copy(), streams, states))
         out[rows] = self._encode(actions)
 
     def _act_batch(self, rows: Array, seen: Any, mask: Array) -> list[Any]:
         """The user's actions for a batch."""
         actions = _act_method(self._shared, self.name)(seen, **({"mask": mask[rows]} if self._with_mask else {}))
-        found = _batch_size(actions)
+        found = next((size for size in _batch_sizes(actions) if size != len(rows)), len(rows))
         if found != len(rows):
             raise WrongAction(f"returned {found} actions for a batch of {len(rows)} observations", 0)
         return [take(actions, place) for place in range(len(rows))]
@@ -159,12 +162,18 @@ def _prototype(name: str, given: Any) -> tuple[Any, Callable[[], Any] | None]:
 
 
 def _made(name: str, make: Callable[[], Any]) -> Any:
+    hint = "name a class whose constructor needs no arguments, an object, or a function act(obs)"
     try:
-        return make()
-    except Exception as error:
+        with Deadline(guarded.DEADLINE_S):
+            return make()
+    except Late:
+        raise ConfigError(f"The agent `{name}` was not made within {guarded.DEADLINE_S:g} s.", hint) from None
+    except (Exception, SystemExit) as error:
+        frames = user_frames(error)
         raise ConfigError(
-            f"The agent `{name}` could not be made: {type(error).__name__}: {error}",
-            "name a class whose constructor needs no arguments, an object, or a function act(obs)",
+            f"The agent `{name}` could not be made: {type(error).__name__}: {error}"
+            + (f"\n{frames}" if frames else ""),
+            hint,
         ) from error
 
 
@@ -193,11 +202,12 @@ def _reset(one: Any, seed: int) -> None:
     one.reset(**({"seed": seed} if takes_seed else {}))
 
 
-def _batch_size(actions: Any) -> int | str:
-    """The number of actions in a batch."""
-    while isinstance(actions, Mapping | tuple) and actions:
-        actions = next(iter(actions.values())) if isinstance(actions, Mapping) else actions[0]
-    return len(actions) if hasattr(actions, "__len__") else "single"
+def _batch_sizes(actions: Any) -> list[int | str]:
+    """The number of actions in each array of a batch."""
+    if isinstance(actions, Mapping | tuple) and actions:
+        parts = actions.values() if isinstance(actions, Mapping) else actions
+        return [size for part in parts for size in _batch_sizes(part)]
+    return [len(actions) if hasattr(actions, "__len__") else "single"]
 
 
 class _ActionEncoder:

@@ -7,6 +7,7 @@ next rollout, with the weights of the previous version, during the update.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from slipstream.agents.guarded import stuck_fault
 from slipstream.collect.actor import Actor
 from slipstream.collect.rollout import (
     Rollout,
@@ -47,6 +49,10 @@ FallBack = Callable[[str, Any, str], None]
 """Called with a switch of the plan, the value that is applied instead, and why."""
 JOIN_S = 2.0
 """How long `close` waits for a rollout that is no longer needed to be abandoned."""
+
+
+POLL_S = 1.0
+"""How often `collect` checks whether an agent blocks the thread that makes rollouts."""
 
 
 class Stopped(Exception):
@@ -124,12 +130,21 @@ class BatchedCollector:
         else:
             if self._next_request == version + 1:
                 self._request(version + 1)
-            _, error = self._done.get()
+            error = self._wait()
             if error is not None:
                 raise error
         rollout = self._rollouts[version % len(self._rollouts)]
         rollout.fault = next((fault for group in self.groups if (fault := group.guard.first_fault)), "")
         return rollout
+
+    def _wait(self) -> BaseException | None:
+        """Wait for the thread's next rollout; return what it raised, or the fault of an agent that blocks it."""
+        assert self._thread is not None
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._done.get(timeout=POLL_S)[1]
+            if (fault := stuck_fault(self._thread.ident)) is not None:
+                return fault
 
     def finished_games(self, version: int) -> list[FinishedGame]:
         """Return the games that ended in rollout number `version`, ordered by time."""

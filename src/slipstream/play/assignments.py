@@ -142,7 +142,7 @@ def act_players(
             failure.locate(first + failure.row // spec.agents, spec.agents)
             if players.strict:
                 raise
-            players.blame(player, failure.what)
+            players.blame(player, failure.brief)
         except Exception as error:  # the other players continue
             if players.strict:
                 raise

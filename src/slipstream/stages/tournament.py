@@ -12,6 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
+from slipstream.agents.own import PREFIX
 from slipstream.agents.specs import is_own, load_agent, split_run
 from slipstream.contracts import Agent, EnvSpec
 from slipstream.envs.registry import EnvChoice
@@ -71,6 +72,12 @@ def tournament(
         ) from error
     start = time.perf_counter()
     with lock(folder):
+        unnamed = [agent for agent in agents if agent.startswith(f"{PREFIX}lambda")]
+        if unnamed and folder.games.exists():
+            raise ConfigError(
+                f"{folder.path} has games, and `{unnamed[0]}` may be another function than in those.",
+                'name it: agents={"NAME": function} and "python:NAME", or use a function that `def` makes',
+            )
         entrants = _load_entrants(choice, spec, agents, sampled, on_notice)
         tournament = _Tournament(choice, spec, entrants, folder, seed, sampled, envs, on_progress)
         rounds = _FORMATS[format](tournament, games)

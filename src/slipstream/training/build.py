@@ -14,7 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slipstream.agents.specs import load_agent
+from slipstream.agents.own import OwnAgent
+from slipstream.agents.specs import is_own, load_agent
 from slipstream.algorithms.engine import Engine
 from slipstream.algorithms.episode_stats import EpisodeStats, EpisodeTracker
 from slipstream.algorithms.imitation_loss import make_imitation_loss
@@ -102,6 +103,11 @@ def build(
         )
     if notice := describe_half_life(settings, spec.step_seconds):
         learner.notices.append(notice)
+    if resumed and env.forgetful:
+        learner.notices.append(
+            f"`{env.forgetful[0]}` is reset in the running episodes, so this run may differ from an uninterrupted one: "
+            "what an agent remembers is saved only in `state`."
+        )
     return TrainingParts(
         choice=choice,
         spec=spec,
@@ -163,6 +169,8 @@ class EnvProbe(NamedTuple):
     """The fields of an actor's snapshot, for one env."""
     on_device: bool
     """Whether the game can run on a GPU."""
+    forgetful: list[str]
+    """Own agents whose memory no checkpoint holds."""
 
 
 def probe_env(choice: EnvChoice, settings: Settings) -> EnvProbe:
@@ -178,7 +186,11 @@ def probe_env(choice: EnvChoice, settings: Settings) -> EnvProbe:
         opponents = [settings.opponent] if settings.opponent else []
         if settings.evaluation.opponent and settings.every.evaluate and spec.competitive:
             load_agent(settings.evaluation.opponent, spec, choice)  # a missing file or permission is found now
-        state_sizes = [load_agent(name, spec, choice).memory(0).shape[1] for name in opponents]
+        own = [load_agent(name, spec, choice) for name in opponents]
+        state_sizes = [agent.memory(0).shape[1] for agent in own]
+        if settings.ppo.teacher and is_own(settings.ppo.teacher):
+            own.append(load_agent(settings.ppo.teacher, spec, choice))
+        forgetful = [agent.name for agent in own if isinstance(agent, OwnAgent) and agent.hides_memory]
         more = [*settings.league.anchors, *(task.partition(" vs ")[2] for task in settings.curriculum.tasks)]
         for name in more:
             with contextlib.suppress(SlipstreamError):  # league and curriculum report agents that cannot be loaded
@@ -194,7 +206,7 @@ def probe_env(choice: EnvChoice, settings: Settings) -> EnvProbe:
         actor.fill(empty_rollout(spec, design, 1, 1), assignments)
     finally:
         vector.close()
-    return EnvProbe(spec, design, memory, state_fields, hasattr(vector, "on_device"))
+    return EnvProbe(spec, design, memory, state_fields, hasattr(vector, "on_device"), forgetful)
 
 
 def apply_half_life(settings: Settings, step_seconds: float, env: str) -> Settings:
