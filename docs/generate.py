@@ -124,7 +124,8 @@ def cli_page() -> str:
         "",
         "Results go to stdout and progress to stderr. With `--json` the last line of stdout is one JSON object",
         "([its keys](json.md)). ENV is `soccer`, `soccer:2v2`, `gymnasium:CartPole-v1`, ...; AGENT is `random`,",
-        "`scripted:NAME`, `run:DIR` (the newest checkpoint), `run:DIR@best` or `run:DIR@STEPS`.",
+        "`scripted:NAME`, `run:DIR` (the newest checkpoint), `run:DIR@best`, `run:DIR@STEPS`, `sb3:FILE.zip` (with",
+        "`--trust`), `onnx:FILE`, or [your own](../guides/your-own-agent.md): `MODULE:NAME` with `--import MODULE`.",
         "`record` also takes `human`.",
         "",
         "| exit code | meaning |",
@@ -174,7 +175,7 @@ def api_page() -> str:
         "Everything in `import slipstream as ss`. Settings are keyword arguments with two underscores for the dot:",
         "`ss.train(env, ppo__learning_rate=1e-3)`; see [settings](settings.md). An ENV is a name such as `soccer`,",
         "or a function that returns a Gymnasium environment. An AGENT is a string such as `scripted:rule` or",
-        "`run:DIR@best`.",
+        "`run:DIR@best`, or [your own](../guides/your-own-agent.md) function, class or object.",
     ]
     for name in ss.__all__:
         if name == "__version__":

@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from slipstream.agents.own import name_agents, register_agents
+from slipstream.agents.own import name_agents
 from slipstream.agents.simple import BatchAgent
+from slipstream.agents.specs import FORMS, load_trained, run_folder
 from slipstream.agents.specs import load_agent as _load_agent
-from slipstream.agents.specs import load_trained, run_folder
 from slipstream.agents.trained import TrainedAgent
 from slipstream.contracts import Vector
 from slipstream.demos.format import read_schema
@@ -54,12 +54,14 @@ from slipstream.stages.prepare import (
     EnvLike,
     Prepared,
     Sources,
+    agent_spec,
     configure,
     keyword_options,
     prepare,
     source_names,
 )
 from slipstream.system.machine import cores
+from slipstream.system.user_modules import names as module_names
 from slipstream.training.build import choose_env
 from slipstream.training.callbacks import OnIteration
 from slipstream.vector.make import choose_native, spaces_of, spread_vector, steps_in_batches
@@ -133,12 +135,18 @@ def _path(place: str | Path | None) -> Path | None:
     return Path(place) if place else None
 
 
-def _spec_of(agent: Any, options: dict[str, Any]) -> Any:
-    """The spec of an agent, or those of a list; agents that are Python objects are added to `options["agents"]`."""
-    agents = name_agents(options.get("agents"))
-    spec = register_agents(agent, agents)
-    options["agents"] = agents
-    return spec
+def _spec_of(agent: Any, options: dict[str, Any], name: str = "agent") -> str:
+    """The spec of an agent; one that is a Python object is added to `options["agents"]`."""
+    if agent is None:
+        raise ConfigError(f"`{name}` is None, which is not an agent.", f"write {FORMS}, or pass a Python object")
+    options["agents"] = agents = name_agents(options.get("agents"))
+    return str(agent_spec(agent, agents, name))
+
+
+def _specs_of(given: Any, options: dict[str, Any], name: str = "agents") -> list[str]:
+    """The specs of several agents, or of one."""
+    one = isinstance(given, str) or callable(given) or hasattr(given, "act") or not isinstance(given, Iterable)
+    return [_spec_of(agent, options, name) for agent in ([given] if one else given)]
 
 
 def _notice(line: str) -> None:
@@ -163,9 +171,9 @@ def train(
     `"csv"`, or objects with the methods of `MetricsSink`.
     """
     if opponent is not None:
-        options["opponent"] = _spec_of(opponent, options)
+        options["opponent"] = _spec_of(opponent, options, "opponent")
     if teacher is not None:
-        spec = _spec_of(teacher, options)
+        spec = _spec_of(teacher, options, "teacher")
         options["ppo__reference" if spec.startswith("run:") else "ppo__teacher"] = spec
     own = _own_sinks(sinks, options)
     prepared = prepare(env, options)
@@ -223,11 +231,11 @@ def clone(
     """
     folder = Path(demos)
     if expert is not None:
-        options["clone__expert"] = _spec_of(expert, options)
+        options["clone__expert"] = _spec_of(expert, options, "expert")
     own = _own_sinks(sinks, options)
     sources, _ = Sources.split({"clone__demos": str(folder)} | options)
     _refuse_terms(sources.code())
-    import_modules(tuple(sources.modules))
+    import_modules(sources.modules)
     env = read_schema(folder).env
     resolved = sources.resolve(env if known(env) else "")
     result = cloning.clone(resolved, folder, _path(run), on_notice, on_progress, sources.code(), own)
@@ -340,10 +348,10 @@ def evaluate(
     **options: Any,
 ) -> dict[str, Any]:
     """Play games and return counts, rates and means with 95 % intervals; `beside` plays the same initial states."""
-    agent, opponents = _spec_of(agent, options), _spec_of(opponent, options)
+    agent = _spec_of(agent, options)
+    opponents = [] if opponent is None else _specs_of(opponent, options, "opponent")
     choice, resolved, own = prepare(env, options, evaluation.evaluate, agent=agent)
     own.setdefault("envs", resolved.settings.evaluation.envs)
-    opponents = [opponents] if isinstance(opponents, str) else opponents
     return evaluation.evaluate(choice, agent, opponents, games, **own)
 
 
@@ -352,16 +360,16 @@ def tournament(
     agents: Sequence[AgentLike], env: EnvLike, games: int, *, run: str | Path | None = None, **options: Any
 ) -> dict[str, Any]:
     """Play pairs of games between agents and return the results, with the ladder in `tables`."""
-    players = _spec_of(list(agents), options)
+    players = _specs_of(agents, options)
     choice, _, own = _prepare_for_any(players, env, options, competition.tournament)
     own.setdefault("on_notice", _notice)
     return competition.tournament(choice, players, games, run=_path(run), **own)
 
 
 @verb(watching.watch)
-def watch(agents: Sequence[AgentLike], env: EnvLike, **options: Any) -> dict[str, Any]:
-    """Play games between agents live in the terminal and return their results."""
-    players = _spec_of(list(agents), options)
+def watch(agents: AgentLike | Sequence[AgentLike], env: EnvLike, **options: Any) -> dict[str, Any]:
+    """Play games of one agent, or between agents, live in the terminal and return their results."""
+    players = _specs_of(agents, options)
     agent = next((player for player in players if player.startswith("run:")), "")
     choice, _, own = prepare(env, options, watching.watch, agent=agent)
     return watching.watch(choice, tuple(players), **own)
@@ -375,8 +383,8 @@ def replay(
 
     `env` makes the environment of a game in an env that was given as a Python function.
     """
-    import_modules(tuple(modules))
-    code = UserCode(modules=tuple(modules), factory=env)
+    code = UserCode(modules=module_names(modules), factory=env)
+    import_modules(code.modules)
     return replaying.replay(Replay.open(Path(file)), code, **options)
 
 
@@ -454,7 +462,8 @@ def diagnose(env: EnvLike | None = None, *, run: str | Path | None = None, **opt
         raise ConfigError("There is nothing to diagnose.", "name an ENV, or a run by --run DIR")
     agent = f"run:{place.path}" if place is not None else ""
     choice, resolved, own = prepare(env, options, diagnosing.diagnose, agent=agent)
-    return diagnosing.diagnose(choice, resolved.settings, run=place, **own)
+    given = Sources.split(options, diagnosing.diagnose)[0].given()
+    return diagnosing.diagnose(choice, resolved.settings, given, run=place, **own)
 
 
 @verb(tuning.tune)

@@ -72,9 +72,14 @@ def preset_layer(name: str) -> Layer:
 
 
 def preset_layers(names: Presets) -> list[Layer]:
-    """Read presets in order; `names` is one name, several names, or names separated by commas."""
-    given = [names] if isinstance(names, str) else list(names or ())
-    return [preset_layer(name.strip()) for words in given for name in words.split(",") if name.strip()]
+    """Read presets in order."""
+    return [preset_layer(name) for name in preset_names(names)]
+
+
+def preset_names(given: Presets) -> tuple[str, ...]:
+    """The names of presets; `given` is one name, several names, or names separated by commas."""
+    several = [given] if isinstance(given, str) else list(given or ())
+    return tuple(name.strip() for words in several for name in words.split(",") if name.strip())
 
 
 def file_layer(path: Path) -> Layer:

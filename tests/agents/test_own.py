@@ -197,6 +197,26 @@ def test_a_state_without_reset_starts_each_episode_anew() -> None:
         play(agent, spec, rows, states)
 
 
+def test_players_of_a_board_game_see_the_board() -> None:
+    """In PettingZoo games whose players are alike an agent sees the env's own observation; the mask is a parameter."""
+    pytest.importorskip("pettingzoo")
+    seen: list[tuple[int, ...]] = []
+
+    def first(obs: Any, mask: Any) -> int:
+        seen.append((obs.shape, obs.dtype, mask.shape))
+        return int(np.argmax(mask))
+
+    vector = make_vector(EnvChoice("pettingzoo:tictactoe"), 1)
+    out = empty_rows(vector.spec, 1)
+    vector.reset(out)
+    agent = OwnAgent("first", vector.spec, first)
+    agent.act_rows(
+        np.array([0]), out.obs, out.mask, make_streams(0, "x", 0, 2), np.zeros((2, 1), np.int32), agent.memory(2)
+    )
+    assert seen == [((3, 3, 2), np.dtype(np.int8), (9,))]
+    vector.close()
+
+
 def test_an_option_that_the_mask_forbids_is_the_agents_fault() -> None:
     """A forbidden option is not sent to the env; where nothing is allowed, nothing is forbidden."""
     vector = make_vector(EnvChoice("recall:masked"), 2)

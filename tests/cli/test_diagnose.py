@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,16 @@ def test_diagnose_errors(trained: Run, quick: Callable[..., Run]) -> None:
     nameless = quick(lambda: ToyEnv(), steps=64)
     done = CliRunner().invoke(main, ["diagnose", f"run:{nameless.path}"])
     assert done.exit_code == 2 and "slipstream.diagnose(" in done.stderr
+
+
+def test_suggestions_repeat_the_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A suggested command has the module, the preset and the opponent that were given, so it can be pasted."""
+    (tmp_path / "mine.py").write_text("class Pilot:\n    def act(self, obs):\n        return 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    always = [replace(rule, holds=lambda found: True) for rule in RULES if rule.name == "slowing-down"]
+    monkeypatch.setattr("slipstream.perf.rules.RULES", always)
+    words = ["soccer", *SMALL, "--opponent", "mine:Pilot", "--import", "mine"]
+    done = CliRunner().invoke(main, ["diagnose", *words], catch_exceptions=False)
+    command = "slipstream diagnose soccer --preset smoke --opponent mine:Pilot --seconds 60 --import mine"
+    assert f"   try: {command}\n" in done.stdout

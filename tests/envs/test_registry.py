@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from slipstream.cli import main
 from slipstream.envs import registry
 from slipstream.envs.registry import EnvChoice, Game, games, import_modules, parse
 from slipstream.errors import ConfigError, EnvError
@@ -127,6 +130,7 @@ def test_stages_are_of_the_games_own_tasks_and_players(name: str) -> None:
         ("1 / 0\n", "ZeroDivisionError: division by zero"),
         ("def f(:\n", "SyntaxError"),
         ("import no_such_thing_at_all\n", "No module named 'no_such_thing_at_all'"),
+        ("import sys\nsys.exit(5)\n", "SystemExit: 5"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_an_error(
@@ -138,5 +142,38 @@ def test_a_module_that_cannot_be_imported_is_an_error(
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(ConfigError, match=said) as caught:
         import_modules(("broken_module",))
-    assert said == "No module named 'no_such_thing_at_all'" or "broken_module.py" in caught.value.message
+    assert "broken_module.py" in caught.value.message
     assert sys.path[-1] == "" and sys.path.count("") == 1, "files of the folder replace no installed package"
+
+
+@pytest.mark.parametrize(
+    ("given", "write"),
+    [
+        ("./mine", "write --import mine"),
+        ("mine.py", "write --import mine"),
+        ("folder/mine.py", "write --import folder.mine"),
+        ("../there/mine.py", "write --import mine in the folder ../there"),
+        ("mine,yours", "repeat the flag: --import mine --import yours; in Python modules=['mine', 'yours']"),
+    ],
+)
+def test_what_is_no_name_of_a_module_is_refused(given: str, write: str) -> None:
+    """A file and several names in one are errors that say what to write."""
+    with pytest.raises(ConfigError, match=re.escape(f"--import {given} ")) as caught:
+        import_modules([given])
+    assert caught.value.hint == write
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("not_there", "change the variable SLIPSTREAM_IMPORT"),
+        ("mine,yours", "separate several modules by spaces: SLIPSTREAM_IMPORT='mine yours'"),
+        ("mine.py", "write SLIPSTREAM_IMPORT=mine"),
+    ],
+)
+def test_errors_name_the_variable(value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that SLIPSTREAM_IMPORT names and that cannot be imported is blamed on the variable, not on a flag."""
+    monkeypatch.setenv("SLIPSTREAM_IMPORT", value)
+    done = CliRunner().invoke(main, ["agents", "soccer"])
+    assert done.exit_code == 2 and f"error: SLIPSTREAM_IMPORT={value}" in done.stderr
+    assert said in done.stderr and "--import" not in done.stderr

@@ -17,10 +17,11 @@ from PIL import Image
 from slipstream.cli import main
 from slipstream.errors import ConfigError, EnvError, GateError, MachineError
 from slipstream.perf import variants as parsing
-from slipstream.perf.bench import bench, pass_gate, read_baseline
+from slipstream.perf.bench import bench, missing_flags, pass_gate, read_baseline
 from slipstream.perf.comparison import bought_with, compare, differences, gain, judge, median_of, ratio
 from slipstream.perf.timed_run import RunDescription, TimedRun, Work, clock, probe, timed_run
 from slipstream.perf.variants import parse_variant
+from slipstream.system import user_modules
 
 SETTINGS = {
     "algorithm": "ppo",
@@ -418,3 +419,13 @@ def test_help_needs_no_torch() -> None:
     told = "import sys; from slipstream.cli import main; print('torch' in sys.modules, 'bench' in main.commands)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False True"
+
+
+def test_the_command_of_a_comparison_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that the environment variable named is a flag of the command in the report."""
+    monkeypatch.setenv(user_modules.VARIABLE, "in_shell")
+    assert user_modules.read_variable() == ("in_shell",)
+    work = Work("soccer", seconds=1.0, seed=0, games=0, modules=("in_shell", "by_flag"), trust=False)
+    assert missing_flags(work) == ["--import", "in_shell"]
+    monkeypatch.delenv(user_modules.VARIABLE)
+    assert user_modules.read_variable() == () and missing_flags(work) == []

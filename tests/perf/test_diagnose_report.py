@@ -29,7 +29,7 @@ def test_the_summary_says_verdict_advice_and_command(diagnosis: Diagnosis) -> No
     assert text.startswith("python:SlowEnv: env-bound (")
     assert "1. testing.py:" in text and "[python-loop-in-step]" in text
     assert (
-        "   try: slipstream.diagnose(SlowEnv, test='env')" in text
+        "   try: slipstream.diagnose(SlowEnv, plan__envs=4, plan__collector='local', ppo__rollout=16" in text
         and "env reset: p50" in text
         and "learner: fused" in text
     )

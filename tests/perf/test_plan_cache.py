@@ -102,7 +102,7 @@ def test_files_that_were_tampered_with_are_refused() -> None:
         configure("soccer")
     assert str(caught.value) == (
         f"The tuned plan {path} has `ppo.learning_rate`, which tuning never sets.\n"
-        "hint: remove it, or tune again: slipstream tune soccer"
+        "hint: remove it, and tune again with the same flags: slipstream tune soccer"
     )
     keep({"plan.envs": "many"})
     with pytest.raises(ConfigError, match=r"Setting `plan.envs` \(tuned\) cannot be 'many'"):

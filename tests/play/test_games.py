@@ -17,7 +17,7 @@ from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, vector_obs
 from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError
 from slipstream.play import engine, games
-from slipstream.play.engine import play_scheduled
+from slipstream.play.engine import ScheduledGame, play_scheduled
 from slipstream.play.games import GameSummary, paired_games, play
 from slipstream.settings import EnvSettings
 
@@ -145,6 +145,55 @@ def test_sides_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert weak.outcomes == [-1] * 6
     even = play(EnvChoice("duel"), lambda *_: Always(1), lambda *_: Always(1), 6, seed=0, envs=2)
     assert sorted(even.outcomes) == [-1, -1, -1, 1, 1, 1], "the advantage of a side is shared evenly"
+
+
+class Trio(Duel):
+    """Three agents on three sides, one step per game: the higher action wins."""
+
+    spec = EnvSpec("trio", vector_obs(3), ActionSpec("discrete", (3,)), teams=(0, 1, 2))
+
+    def reset(self, out: Rows) -> None:
+        """Show nothing."""
+
+    def step(self, action: Array, out: Rows) -> None:
+        """Finish every game and start the next."""
+        self.seen.append(action.copy())
+        played = action.reshape(-1, 3)
+        out.outcome[:] = np.where(played == played.max(axis=1, keepdims=True), 1, -1).reshape(-1)
+        out.reward[:] = action[:, 0]
+        out.terminated[:] = 1
+
+
+def test_three_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent plays each of three sides in turn, and its opponent both others, from the same start."""
+    made: list[Trio] = []
+    monkeypatch.setattr(games, "make_vector", lambda choice, envs: Trio(envs))
+    monkeypatch.setattr(engine, "make_vector", lambda choice, envs: made.append(Trio(envs)) or made[-1])
+    kept: list[Any] = []
+    strong = play(EnvChoice("trio"), lambda *_: Always(2), lambda *_: Always(1), 5, seed=0, envs=5, keep=kept)
+    assert made[0].seen[0].reshape(5, 3).tolist() == [[2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 1, 1], [1, 2, 1]]
+    assert strong.outcomes == [1] * 5 and strong.returns == [2.0] * 5
+    assert [one.returns for one in kept] == [(2.0, 1.0)] * 5 and len(strong.opponent_behaviour) == 5
+    seeds = [one.game.seed for one in kept]
+    assert seeds[0] == seeds[1] == seeds[2] != seeds[3] == seeds[4]
+    weak = play(EnvChoice("trio"), lambda *_: Always(0), lambda *_: Always(2), 3, seed=0, envs=2)
+    assert weak.outcomes == [-1] * 3 and weak.returns == [0.0] * 3
+
+
+def test_players_of_three_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of two players plays two sides, three play one each, and one or four are refused."""
+    monkeypatch.setattr(engine, "make_vector", lambda choice, envs: Trio(envs))
+
+    def returns(*players: str) -> tuple[float, ...]:
+        choice, schedule = EnvChoice("trio"), [ScheduledGame(players, 0)]
+        (result,) = play_scheduled(choice, lambda name, *_: Always(int(name)), schedule, tolerant=False)
+        return result.returns
+
+    assert returns("2", "1") == (2.0, 1.0) and returns("0", "1", "2") == (0.0, 1.0, 2.0)
+    for players in (["1"], ["1"] * 4):
+        with pytest.raises(ConfigError, match=r"`trio` has 3 sides, but was given 1") as caught:
+            returns(*players)
+        assert "the last one plays all remaining sides" in (caught.value.hint or "")
 
 
 def test_rates_by_hand() -> None:

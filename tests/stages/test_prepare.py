@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import slipstream as ss
+from slipstream.envs.registry import UserCode
 from slipstream.errors import ConfigError
 from slipstream.runs.layout import RunDir
 from slipstream.stages.prepare import Sources, keyword_options, name_env, prepare, source_names
 from slipstream.testing import ToyEnv
+
+POLE = "gymnasium:CartPole-v1"
+
+
+def still(obs: Any) -> int:
+    """An agent that always takes the first action."""
+    return 0
 
 
 def stage(choice: Any, games: int, *, seed: int = 0, sampled: bool = False) -> None:
@@ -56,3 +66,45 @@ def test_names_of_environments() -> None:
     assert name_env(ToyEnv) == ("python:ToyEnv", ToyEnv)
     made: list[Any] = []
     assert name_env(lambda: ToyEnv(), made)[0] == "python:ToyEnv" and len(made) == 1
+
+
+def test_one_module_may_be_a_string(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`modules="mine"` is the module `mine`, wherever modules are given."""
+    (tmp_path / "prepared_module.py").write_text("def drive(obs):\n    return 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sources, _ = Sources.split({"modules": "prepared_module", "terms": "prepared_module:drive"})
+    assert sources.command_flags() == " --import prepared_module --reward prepared_module:drive"
+    assert sources.code().modules == UserCode(modules="prepared_module").modules == ("prepared_module",)  # type: ignore[arg-type]
+    facts = ss.evaluate("prepared_module:drive", POLE, games=1, modules="prepared_module")
+    assert facts["games"] == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ss.evaluate(None, POLE), "`agent` is None"),
+        (lambda: ss.evaluate([still], POLE), "`agent` is one agent, not a list"),
+        (lambda: ss.evaluate(still, POLE, beside=[still]), "`beside` is one agent, not a list"),
+        (lambda: ss.evaluate(still, "soccer", opponent=[None]), "`opponent` is None"),
+        (lambda: ss.train("soccer", teacher=[still]), "`teacher` is one agent, not a list"),
+        (lambda: ss.record(None, POLE, 1, "demos"), "`agent` is None"),
+        (lambda: ss.watch([None], POLE), "`agents` is None"),
+        (lambda: ss.tournament("scripted:rule", "soccer", 2, run="cup"), "1 agent cannot play a tournament"),
+        (lambda: ss.tournament(still, "soccer", 2, run="cup"), "1 agent cannot play a tournament"),
+    ],
+)
+def test_what_is_no_agent_is_a_clear_error(
+    call: Callable[[], Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None and a list in the place of an agent, and one agent in the place of several, are errors with a hint."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=said) as caught:
+        call()
+    assert caught.value.hint
+
+
+def test_a_missing_module_is_named_for_python_too() -> None:
+    """The hint has the flag and the Python argument."""
+    with pytest.raises(ConfigError, match="names the module `mine`") as caught:
+        ss.evaluate("mine:pilot", POLE, games=1)
+    assert "--import mine" in caught.value.hint and "modules=['mine']" in caught.value.hint

@@ -201,3 +201,12 @@ def test_long_trainings_are_tuned_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert facts["tune"]["exact"] is True and facts["tune"]["settings"] == {}
     assert any(line.startswith("default plan: about ") for line in notices)
     assert len(list(plan_cache.folder().rglob("soccer-????????????.json"))) == 1
+
+
+def test_an_opponent_plays_in_training_only(tmp_path: Path) -> None:
+    """The league of a pipeline with an opponent chooses its own opponents, and a notice says so at the start."""
+    place, skip = tmp_path / "run", ("record", "clone", "tournament", "report")
+    facts, notices = run_pipeline(place, skip=skip, opponent="scripted:chaser")
+    assert "scripted:chaser plays in training only" in notices[0]
+    assert read_config(RunDir.open(place))[0].opponent == "scripted:chaser"
+    assert read_config(RunDir.open(place / "league"))[0].opponent is None and facts["compete"]["steps"] >= 600

@@ -6,10 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+import slipstream as ss
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.envs.registry import EnvChoice
@@ -100,3 +102,10 @@ def test_real_time_and_numbers(start_terminal: Callable[..., TerminalProcess]) -
     steps = sum(result["length"] for result in facts["results"])
     assert time.monotonic() - began >= 0.9 * steps / 30
     assert "▀" not in watcher.screen and "game 3 of 3" in watcher.screen
+
+
+@pytest.mark.parametrize("agent", [lambda obs: 0, "random"])
+def test_one_agent_needs_no_list(agent: Any) -> None:
+    """`ss.watch` takes a single agent as it is: a function, or a spec."""
+    facts = ss.watch(agent, "gymnasium:CartPole-v1")
+    assert facts["games"] == 1 and len(facts["agents"]) == 1

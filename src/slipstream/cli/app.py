@@ -7,7 +7,6 @@ set and passes the rest on.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ import click
 
 from slipstream import __version__
 from slipstream.errors import SlipstreamError
+from slipstream.system import user_modules
 
 F = TypeVar("F", bound=Callable[..., Any])
 ORDER = (
@@ -91,8 +91,8 @@ import_option = click.option(
     "modules",
     multiple=True,
     metavar="MODULE",
-    callback=lambda _, __, names: tuple(dict.fromkeys([*os.environ.get("SLIPSTREAM_IMPORT", "").split(), *names])),
-    help="Import a Python module first; may be repeated. SLIPSTREAM_IMPORT names modules for all commands.",
+    callback=lambda _, __, names: tuple(dict.fromkeys([*user_modules.read_variable(), *names])),
+    help=f"Import a Python module first; may be repeated. {user_modules.VARIABLE} names modules for all commands.",
 )
 trust_option = click.option(
     "--trust", is_flag=True, default=None, help="Open files that can execute code, such as sb3:FILE.zip."

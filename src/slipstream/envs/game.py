@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, Vector
 from slipstream.settings import EnvSettings, RewardSettings
+from slipstream.system.user_modules import names
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -43,6 +44,9 @@ class UserCode:
     """The interpreter in which an environment runs that cannot run in this one (`--python PATH`)."""
     flags: str = ""
     """The command-line flags that give all this again, each after a space; `--trust` is never repeated."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modules", names(self.modules))
 
 
 @dataclass(frozen=True)

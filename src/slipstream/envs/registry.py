@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
+from pathlib import PurePath
 from typing import Any
 
 from slipstream.contracts import EnvSpec
@@ -88,25 +89,55 @@ def import_modules(modules: Sequence[str]) -> None:
 
     The current folder is first on the path for them, and last from then on: files there replace no installed package.
     """
-    for module in modules:
+    for module in user_modules.names(modules):
+        in_variable = user_modules.in_variable(module)
+        given = f"{user_modules.VARIABLE}={module}" if in_variable else f"--import {module}"
+        _check_module_name(module, given, in_variable)
         while "" in sys.path:
             sys.path.remove("")
         sys.path.insert(0, "")
         try:
             importlib.import_module(module)
             user_modules.allow(module)
-        except ModuleNotFoundError as error:
-            hint = "name a module that Python finds from the current folder; repeat the flag for several modules"
-            raise ConfigError(f"--import {module}: {error}", hint) from error
-        except Exception as error:  # the user's module can raise anything
+        except (Exception, SystemExit) as error:  # the user's module can raise anything
+            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+                raise ConfigError(f"{given}: {error}", _not_found_hint(in_variable)) from error
             what = "".join(traceback.format_exception_only(error)).strip()
             frames = user_frames(error)
             raise ConfigError(
-                f"--import {module} failed: {what}" + (f"\n{frames}" if frames else ""), "fix the module"
+                f"{given} failed: {what}" + (f"\n{frames}" if frames else ""), "fix the module"
             ) from error
         finally:
-            sys.path.remove("")
+            while "" in sys.path:
+                sys.path.remove("")
             sys.path.append("")
+
+
+def _not_found_hint(in_variable: bool) -> str:
+    more = f", or change the variable {user_modules.VARIABLE}"
+    return "name a module that Python finds from the current folder" + (
+        more if in_variable else "; repeat the flag for several modules"
+    )
+
+
+def _check_module_name(module: str, given: str, in_variable: bool) -> None:
+    """Raise for what is not the name of a module: a file, or several names."""
+    if "," in module:
+        several = [name for name in module.split(",") if name]
+        flags = " ".join(f"--import {name}" for name in several)
+        raise ConfigError(
+            f"{given} is not the name of a module.",
+            f"separate several modules by spaces: {user_modules.VARIABLE}='{' '.join(several)}'"
+            if in_variable
+            else f"repeat the flag: {flags}; in Python modules={several!r}",
+        )
+    path = PurePath(module.replace("\\", "/").removesuffix(".py"))
+    if module.endswith(".py") or module.startswith(".") or "/" in module or "\\" in module:
+        outside = path.is_absolute() or ".." in path.parts
+        name = path.name if outside else ".".join(path.parts).lstrip(".")
+        write = f"{user_modules.VARIABLE}={name}" if in_variable else f"--import {name}"
+        where = f" in the folder {path.parent}" if outside else ""
+        raise ConfigError(f"{given} names a file, not a module.", f"write {write}{where}")
 
 
 def load_object(text: str, modules: Sequence[str], flag: str) -> Any:
@@ -116,7 +147,8 @@ def load_object(text: str, modules: Sequence[str], flag: str) -> Any:
         raise ConfigError(f"{flag} {text} does not name an object.", f"write {flag} MODULE:NAME --import MODULE")
     if module not in modules:
         raise ConfigError(
-            f"{flag} {text} names the module `{module}`, which is not imported.", f"add --import {module}"
+            f"{flag} {text} names the module `{module}`, which is not imported.",
+            f"add --import {module} (in Python: modules=[{module!r}])",
         )
     import_modules((module,))
     known = vars(sys.modules[module])

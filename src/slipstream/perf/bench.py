@@ -20,6 +20,8 @@ from slipstream.perf.variants import Variant, parse_variant
 from slipstream.runs.layout import plain, read_json, write_json, write_text
 from slipstream.runs.provenance import git_state
 from slipstream.system import machine
+from slipstream.system.user_modules import in_variable
+from slipstream.system.user_modules import names as module_names
 
 BASELINE = "slipstream bench baseline"
 NEED_ROUNDS = 5
@@ -153,7 +155,7 @@ def bench(
         seconds=seconds or saved.get("seconds", 10.0),
         seed=seed,
         games=saved.get("games", 0) if games is None else games,
-        modules=tuple(modules),
+        modules=module_names(modules),
         trust=trust,
     )
     rounds = rounds or saved.get("rounds", NEED_ROUNDS)
@@ -222,10 +224,15 @@ def _common_facts(work: Work, rounds: int, shared: Sequence[str], measured: Sequ
         "score_is": f"result of {work.games} games after training" if work.games else "mean return of last episodes",
         "machine": this_machine(),
         "git": git_state(),
-        "command": shlex.join(["slipstream", *sys.argv[1:]]),
+        "command": shlex.join(["slipstream", *sys.argv[1:], *missing_flags(work)]),
         "time_utc": measured[-1].when,
         "notes": notes,
     }
+
+
+def missing_flags(work: Work) -> list[str]:
+    """The flags for modules that the environment variable named."""
+    return [word for name in work.modules if in_variable(name) for word in ("--import", name)]
 
 
 def this_machine() -> dict[str, Any]:

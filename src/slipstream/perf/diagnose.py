@@ -31,6 +31,7 @@ from slipstream.perf.measurements import (
 )
 from slipstream.perf.memory_budget import plan_memory, rollout_mib
 from slipstream.perf.network_timing import measure_inference, measure_learner
+from slipstream.perf.next_command import Given
 from slipstream.perf.process_monitor import ProcessMonitor
 from slipstream.perf.rules import Advice, apply_rules
 from slipstream.perf.trial import Trial, TrialRun
@@ -67,13 +68,17 @@ class Diagnosis:
 def diagnose(
     choice: EnvChoice,
     settings: Settings,
+    given: Given | None = None,
     *,
     test: str = "all",
     seconds: float = SECONDS,
     run: RunDir | None = None,
     on_notice: OnNotice = lambda line: None,
 ) -> Diagnosis:
-    """Measure for about `seconds` and apply the rules; `run` adds the metrics of an existing run."""
+    """Measure for about `seconds` and apply the rules; `run` adds the metrics of an existing run.
+
+    The suggested commands repeat what was `given`.
+    """
     if test not in TESTS:
         raise ConfigError(f"There is no test `{test}`.{did_you_mean(test, TESTS)}", f"tests: {', '.join(TESTS)}")
     if not seconds > 0:
@@ -111,6 +116,7 @@ def diagnose(
         memory,
         past_of(run) if run is not None else None,
         {"sac.critics": settings.sac.critics},
+        given or Given(flags=choice.flags),
     )
     return Diagnosis(*apply_rules(found), found)
 

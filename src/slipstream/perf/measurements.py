@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from slipstream.confidence import t_quantile
+from slipstream.perf.next_command import Given
 
 SURE = 0.999
 """Confidence level of a trend."""
@@ -278,6 +279,8 @@ class Findings:
     past: PastFindings | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings that rules use."""
+    given: Given = field(default_factory=Given)
+    """What the user gave, for the commands that are suggested."""
 
     @property
     def env_limit(self) -> float:
@@ -286,8 +289,8 @@ class Findings:
 
     def facts(self) -> dict[str, Any]:
         """The measurements as JSON."""
-        facts = asdict(self)
-        del facts["settings"]
+        facts = asdict(replace(self, settings={}, given=Given()))
+        del facts["settings"], facts["given"]
         facts["train"] |= {
             "updates_per_step": self.train.updates_per_step,
             "update_to_data": self.train.update_to_data,

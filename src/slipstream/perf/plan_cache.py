@@ -67,7 +67,11 @@ def load(env: str, settings: Settings) -> dict[str, Any] | None:
     try:
         return read_json(path)
     except CheckpointError as error:
-        raise ConfigError(error.message, f"remove it, or tune again: slipstream tune {env}") from error
+        raise ConfigError(error.message, _again(env)) from error
+
+
+def _again(env: str) -> str:
+    return f"remove it, and tune again with the same flags: slipstream tune {env}"
 
 
 def tuned_layer(env: str, settings: Settings) -> Layer | None:
@@ -80,7 +84,7 @@ def tuned_layer(env: str, settings: Settings) -> Layer | None:
     if strange:
         raise ConfigError(
             f"The tuned plan {plan_path(env, settings)} has `{strange[0]}`, which tuning never sets.",
-            f"remove it, or tune again: slipstream tune {env}",
+            _again(env),
         )
     return Layer(ORIGIN, dict(values)) if isinstance(values, dict) else None
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from slipstream.perf.measurements import Findings
+from slipstream.perf.next_command import next_command
 
 VERDICTS = (
     "leak",
@@ -168,19 +167,12 @@ def batching(found: Findings) -> float:
 
 
 def _next(verb: str, *words: str, **flags: Any) -> Callable[[Findings], str]:
-    """The next command: a verb with settings and flags, or a call if the env is a Python object."""
+    """The next command: a verb with settings and flags, on top of what the user gave."""
 
     def text(found: Findings) -> str:
-        settings = [word.format(cores=found.limits.cores, envs=4 * int(found.train.plan["envs"])) for word in words]
-        head, _, made = found.name.partition(":")
-        if head != "python":
-            options = [f"--set {word}" for word in settings] + [f"--{name} {value}" for name, value in flags.items()]
-            return " ".join([f"slipstream {verb} {found.name}", *options])
-        pairs = [word.partition("=") for word in settings]
-        arguments = [f"{key.replace('.', '__')}={yaml.safe_load(value)!r}" for key, _, value in pairs]
-        return (
-            f"slipstream.{verb}({', '.join([made, *arguments, *(f'{key}={value!r}' for key, value in flags.items())])})"
-        )
+        sizes = {"cores": found.limits.cores, "envs": 4 * int(found.train.plan["envs"])}
+        pairs = [word.format(**sizes).partition("=") for word in words]
+        return next_command(verb, found.name, found.given, {key: value for key, _, value in pairs}, flags)
 
     return text
 

@@ -29,11 +29,14 @@ class ScheduledGame:
     """A game to play."""
 
     players: tuple[str, ...]
-    """A name per side, in the order of the teams."""
+    """A name per side, in the order of the teams. In games of three or more sides, the last of two or more names plays
+    all remaining sides."""
     seed: int
     """All randomness of the game follows from it."""
     task: str = ""
     """A task of the env; empty: the env's target."""
+    first: int = 0
+    """The side of the first player; the others follow in turn."""
 
 
 @dataclass
@@ -42,13 +45,13 @@ class GameResult:
 
     game: ScheduledGame
     outcome: int = 0
-    """For the first side: 1 won, 0 drawn, -1 lost."""
+    """For the first player: 1 won, 0 drawn, -1 lost."""
     length: int = 0
     """In steps."""
     returns: tuple[float, ...] = ()
-    """Of each side, the mean over its rows."""
+    """Of each player, the mean over its rows."""
     behaviour: tuple[dict[str, float], ...] = ()
-    """Of each side by name, the mean over its rows."""
+    """Of each player by name, the mean over its rows."""
     actions: Array | None = None
     """[length, agents, parts], if they were kept."""
     fault: str = ""
@@ -205,12 +208,13 @@ class GameEngine:
         of_env, started = slice(env * spec.agents, (env + 1) * spec.agents), int(self._started[env])
         length = self.steps - started
         behaviour, returns = list[dict[str, float]](), list[float]()
-        for side in range(self.assignments.side_of.max() + 1):
-            present = self._present_on(env, side)
+        players = self._player_of_side(game)[self.assignments.side_of]
+        for place in range(players.max() + 1):
+            present = self._present_in(env, players == place)
             returns.append(float(self._returns[env][present].mean()))
             means = rows.behaviour[of_env][present].mean(axis=0).tolist()
             behaviour.append(dict(zip(spec.behaviours, map(float, means), strict=True)))
-        outcome = int(rows.outcome[of_env][self._present_on(env, 0)][0]) if spec.competitive else 0
+        outcome = int(rows.outcome[of_env][self._present_in(env, players == 0)][0]) if spec.competitive else 0
         result = GameResult(game, outcome, length, tuple(returns), tuple(behaviour))
         if self._history is not None:
             low = started - self._history_start
@@ -224,19 +228,25 @@ class GameEngine:
         """The number of the player of each side."""
         assert self.players is not None
         sides = len(set(self.spec.teams))
-        if len(game.players) != sides:
+        if not min(sides, 2) <= len(game.players) <= sides:
             count = "one side" if sides == 1 else f"{sides} sides"
+            fewer = " or fewer, at least two: the last one plays all remaining sides" if sides > 2 else ""
             raise ConfigError(
                 f"`{self.spec.name}` has {count}, but was given {', '.join(game.players)}.",
-                "name one agent for each side",
+                f"name one agent for each side{fewer}",
             )
-        return np.array([self.players.number(name) for name in game.players])
+        return np.array([self.players.number(name) for name in game.players])[self._player_of_side(game)]
 
-    def _present_on(self, env: int, side: int) -> Array:
-        """The agents [agents] bool of an env that have acted on a side."""
-        on_side = self.assignments.side_of == side
-        present: Array = on_side & self._present[env]
-        return present if present.any() else on_side
+    def _player_of_side(self, game: ScheduledGame) -> Array:
+        """The place in `players` of the player of each side; at least two, whoever plays."""
+        sides = len(set(self.spec.teams))
+        players: Array = np.minimum((np.arange(sides) - game.first) % sides, max(2, len(game.players)) - 1)
+        return players
+
+    def _present_in(self, env: int, chosen: Array) -> Array:
+        """The agents [agents] bool among the chosen ones of an env that have acted, or all of them if none has."""
+        present: Array = chosen & self._present[env]
+        return present if present.any() else chosen
 
     def _act_idle(self) -> None:
         """Give idle envs, which are stepped with the others, the first action that their mask allows."""

@@ -23,6 +23,15 @@ def paired_games(one: str, other: str, games: int, seed: int, task: str = "") ->
     return [ScheduledGame(sides[game % 2], game_seed(seed, game // 2), task) for game in range(games)]
 
 
+def rotated_games(one: str, other: str, games: int, seed: int, sides: int) -> list[ScheduledGame]:
+    """Games of three or more sides, as many from each start as there are sides.
+
+    In these `one` plays each side once, and `other` plays all the remaining sides.
+    """
+    turns = [divmod(game, sides) for game in range(games)]
+    return [ScheduledGame((one, other), game_seed(seed, start), first=first) for start, first in turns]
+
+
 def game_seed(seed: int, number: int) -> int:
     """The seed of game `number` of a schedule."""
     first, second = np.random.SeedSequence([seed, 0x9A3E, number]).generate_state(2, np.uint32).tolist()
@@ -101,12 +110,15 @@ def play(
 ) -> GameSummary:
     """Play exactly `games` games in pairs with the same start and swapped sides.
 
+    In games of three or more sides the agent plays each side in turn, and the opponent plays all others.
     The results, with actions, are appended to `keep` if it is given.
     """
     with contextlib.closing(make_vector(choice, 1)) as vector:
         spec = vector.spec
+    sides = len(set(spec.teams))
     if spec.competitive and make_opponent is None:
-        raise ConfigError(f"`{spec.name}` has two sides: it needs an opponent.", "add --opponent AGENT")
+        count = "two" if sides == 2 else sides
+        raise ConfigError(f"`{spec.name}` has {count} sides: it needs an opponent.", "add --opponent AGENT")
     if make_opponent is not None and not spec.competitive:
         raise one_sided_error(spec)
 
@@ -116,6 +128,8 @@ def play(
         return make(spec, choice)
 
     schedule = paired_games("agent", "opponent", games, seed)
+    if sides > 2:
+        schedule = rotated_games("agent", "opponent", games, seed, sides)
     if not spec.competitive:
         schedule = [ScheduledGame(("agent",), game_seed(seed, game)) for game in range(games)]
     results = play_scheduled(

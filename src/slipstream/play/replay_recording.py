@@ -54,7 +54,8 @@ class SingleGame:
         self.state = render_state(self.vector)
         """The env's state for drawing, if it has one; after the end, that of the next episode."""
         self.over, self.last_touch = False, -1
-        self.score = [0] * len(set(self.spec.teams))
+        self.score = [0] * min(2, len(set(self.spec.teams)))
+        """Goals of both sides; no game of more sides counts goals."""
 
     @property
     def steps(self) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slipstream.agents.own import name_agents, register_agents
+from slipstream.agents.own import PREFIX, name_agents, register_agents
 from slipstream.agents.specs import load_trained, run_folder
 from slipstream.algorithms.warm_start import DEFAULTS
 from slipstream.config import (
@@ -24,6 +24,7 @@ from slipstream.config import (
     flatten,
     preset_layer,
     preset_layers,
+    preset_names,
     resolve,
 )
 from slipstream.demos.reader import Demos
@@ -39,11 +40,13 @@ from slipstream.envs.registry import (
 )
 from slipstream.errors import ConfigError
 from slipstream.minecraft.env_settings import FORMATS, minerl_options, treechop_settings
+from slipstream.perf.next_command import Given
 from slipstream.perf.plan_cache import tuned_layer
 from slipstream.policies.network_registry import network_name, register_networks
 from slipstream.runs.layout import RunDir
 from slipstream.runs.provenance import read_config, stage_of
 from slipstream.settings import Settings
+from slipstream.system import user_modules
 from slipstream.training.build import choose_env
 
 EnvLike = str | Callable[[], Any]
@@ -93,6 +96,11 @@ class Sources:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings by name, as `ppo__epochs=2` gives them."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modules", user_modules.names(self.modules or ()))
+        if isinstance(self.terms, str):
+            object.__setattr__(self, "terms", (self.terms,))
+
     @classmethod
     def split(
         cls, options: Mapping[str, Any], stage: Callable[..., Any] | None = None
@@ -100,7 +108,7 @@ class Sources:
         """Split keyword arguments into sources and settings on one side, keyword options of `stage` on the other."""
         agents = dict(name_agents(options.get("agents")))
         options = {
-            name: register_agents(value, agents) if name in AGENT_OPTIONS else value for name, value in options.items()
+            name: agent_spec(value, agents, name) if name in AGENT_OPTIONS else value for name, value in options.items()
         }
         own = {name: value for name, value in options.items() if name in keyword_options(stage)}
         rest = {name: value for name, value in options.items() if name not in own}
@@ -154,6 +162,45 @@ class Sources:
         words += [f"--python {self.python}"] if self.python else []
         return "".join(f" {word}" for word in words)
 
+    def given(self) -> Given:
+        """All of this, for a command that is suggested."""
+        values, code = self._flags(), self.python_arguments()
+        if "network" in code:
+            values.pop("policy.network", None)
+        used = [str(value) for value in values.values()]
+        named = [name for name in name_agents(self.agents) if not any(PREFIX + name in text for text in used)]
+        if named:
+            code["agents"] = f"[{', '.join(named)}]"
+        objects = isinstance(self.terms, Mapping) or callable(self.observation) or "network" in code or named
+        return Given(
+            presets=preset_names(self.preset),
+            config=str(self.config or ""),
+            settings=values,
+            tuned=self.tuned,
+            flags=self.command_flags(),
+            arguments=code,
+            python_only=bool(objects) or any(PREFIX in text for text in used),
+        )
+
+    def python_arguments(self) -> dict[str, str]:
+        """The user's code as arguments of a Python function, as source text; `trust` is never repeated."""
+        found: dict[str, str] = {}
+        if self.modules:
+            found["modules"] = repr(list(self.modules))
+        if isinstance(self.terms, Mapping):
+            named = (f"{name!r}: {getattr(term, '__name__', '...')}" for name, term in self.terms.items())
+            found["terms"] = f"{{{', '.join(named)}}}"
+        elif self.terms:
+            found["terms"] = repr(list(self.terms))
+        if self.observation is not None:
+            text = repr(self.observation) if isinstance(self.observation, str) else ""
+            found["observation"] = text or getattr(self.observation, "__name__", "...")
+        if isinstance(self.network, type):
+            found["network"] = self.network.__name__
+        if self.python:
+            found["python"] = repr(self.python)
+        return found
+
     def _flags(self) -> dict[str, Any]:
         values = flag_layer(list(self.assignments)).values | flag_layer(self.settings).values
         if self.network is not None:
@@ -179,6 +226,16 @@ class Sources:
             raise ConfigError(f"{run} {held}, but network={name} is given.", f"give the network of {run}, or none")
 
 
+def agent_spec(given: Any, agents: dict[str, Any], name: str = "agent") -> Any:
+    """The spec of an agent, or of none; an agent that is a Python object is added to `agents`.
+
+    Only `league__anchors` has several.
+    """
+    if isinstance(given, list | tuple) and name != "league__anchors":
+        raise ConfigError(f"`{name}` is one agent, not a {type(given).__name__}.", "give its spec, or a Python object")
+    return register_agents(given, agents)
+
+
 def _check_modules(env: str, runs: Sequence[Path], given: Sequence[str]) -> None:
     """Raise if an environment is unknown here because modules that a run of it was started with are missing."""
     if not env or is_registered(env):
@@ -188,7 +245,8 @@ def _check_modules(env: str, runs: Sequence[Path], given: Sequence[str]) -> None
         if missing:
             flags = " ".join(f"--import {name}" for name in missing)
             raise ConfigError(
-                f"There is no environment `{env}` without {flags}, with which {place} was started.", f"add {flags}"
+                f"There is no environment `{env}` without {flags}, with which {place} was started.",
+                f"add {flags} (in Python: modules={missing})",
             )
 
 

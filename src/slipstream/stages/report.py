@@ -81,7 +81,7 @@ def _tables(data: RunData) -> list[dict[str, Any]]:
     return [table for table in data.ladder.get("tables", ()) if table.get("players")]
 
 
-def _is_own(data: RunData, agent: str) -> bool:
+def _is_of_run(data: RunData, agent: str) -> bool:
     """Whether an agent belongs to this run: a copy in its league, or an agent of its folder or its league folder."""
     if agent.startswith("main@"):
         return True
@@ -98,7 +98,7 @@ def _rated(data: RunData) -> str:
     for standings in _tables(data):
         ranked = _ranked(standings)
         for place, player in enumerate(ranked, 1):
-            if _is_own(data, player["agent"]):
+            if _is_of_run(data, player["agent"]):
                 where = " ".join(str(standings[key]) for key in ("mode", "play") if standings.get(key))
                 return (
                     f"Rated {player['rating']:.0f}{_range(player, '', 1.0, 0)} in {where or 'its games'}: "
@@ -185,7 +185,7 @@ def _player(data: RunData, one: Mapping[str, Any]) -> Player:
         "" if los is None else "> 99.9 %" if los > 0.999 else f"{100 * los:.1f} %",
         "-" if nash is None else f"{100 * nash:.0f} %",
     )
-    name, own = str(one.get("short") or one["agent"]), _is_own(data, one["agent"])
+    name, own = str(one.get("short") or one["agent"]), _is_of_run(data, one["agent"])
     return Player(name, float(one["rating"]), low, high, words, own, one["agent"])
 
 

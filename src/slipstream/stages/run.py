@@ -94,6 +94,8 @@ class Pipeline:
 
     def run(self) -> dict[str, Any]:
         """Run every stage that is not finished."""
+        if self._settings.opponent and "compete" in self.stages and "compete" not in self.facts:
+            self._on_notice(f"{self._settings.opponent} plays in training only: the league chooses its own opponents")
         for name in self.stages:
             if name in self.facts and name not in REPEATED and not self._needs_more_steps(name):
                 self._on_notice(f"{name}: finished already")
@@ -203,7 +205,7 @@ class Pipeline:
         place = self.place / "league"
         if RunDir(place).holds_run:
             return competing.resume(place, code=self.choice.code)
-        more = {"start": self._trained(), "steps": self._settings.league.steps, "minutes": None}
+        more = {"start": self._trained(), "steps": self._settings.league.steps, "minutes": None, "opponent": None}
         facts = competing.compete(self.choice, self._configure(more), place)
         return {name: value for name, value in facts.items() if name != "ladder"}
 

@@ -80,6 +80,12 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
             if builder
             else "leave out the observation builder",
         )
+    if "config" in world and world["config"] != state.get("world", {}).get("config"):
+        raise CheckpointError(
+            f"`{parts.choice.name}` has changed since the run was started: its configuration, or what its package "
+            "makes of it, differs.",
+            "restore it, or continue with the run's weights in a new run: --start run:DIR",
+        )
     if world != state.get("world", {}):
         raise CheckpointError(
             f"This run was trained with {_describe(state.get('world', {}))}, but this machine has {_describe(world)}.",

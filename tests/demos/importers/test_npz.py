@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from slipstream.contracts import Array
 from slipstream.demos.exporters.npz import export_npz
@@ -319,3 +321,25 @@ def test_what_is_exported_is_imported_again(tmp_path: Path, kind: str) -> None:
     np.testing.assert_array_equal(again.episodes["ended"], demos.episodes["ended"])
     with pytest.raises(DemoError, match=r"again\.npz already exists"):
         export_npz(demos, tmp_path / "again")
+
+
+class Mixed(gymnasium.Env[Any, Any]):
+    """Takes actions of discrete, binary and continuous parts."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = spaces.Dict(
+        {"gear": spaces.Discrete(3), "horn": spaces.MultiBinary(2), "steer": spaces.Box(-2.0, 2.0, (2,), np.float32)}
+    )
+
+
+def test_mixed_actions_are_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exported demos with actions of several kinds are equal bit for bit after an import with their environment."""
+    monkeypatch.setitem(gymnasium.registry, "Mixed-v0", gymnasium.envs.registration.EnvSpec("Mixed-v0", Mixed))
+    random = np.random.default_rng(0)
+    choices = random.integers(0, (3, 2, 2), (ROWS, 3))
+    told = flat(actions=np.hstack([choices, random.uniform(-2, 2, (ROWS, 2))]).astype(np.float32))
+    demos = brought(save_npz(tmp_path, told), tmp_path / "one", env="gymnasium:Mixed-v0")
+    assert demos.schema.action.kind == "mixed" and demos.schema.action.sizes == (3, 2, 2)
+    export_npz(demos, tmp_path / "again.npz")
+    again = brought(tmp_path / "again.npz", tmp_path / "two", env="gymnasium:Mixed-v0")
+    assert again.checksum == demos.checksum and again.schema == demos.schema

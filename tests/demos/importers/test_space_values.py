@@ -77,6 +77,27 @@ def test_rows_are_those_of_the_environments_encoder(space: Any) -> None:
         np.testing.assert_array_equal(rows[number], row)
 
 
+MIXED = spaces.Dict(
+    {"steer": spaces.Box(-2, 2, (2,)), "gear": spaces.Discrete(3, start=1), "horn": spaces.MultiBinary(2)}
+)
+
+
+@pytest.mark.parametrize("space", [MIXED, spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 4])])])
+def test_actions_of_parts_in_one_array(space: Any) -> None:
+    """One array for a Dict or Tuple has the columns of the rows already, as exported demos do."""
+    codec = Codec(spaces.Box(-1, 1, (2,)), space, "x", RULES)
+    rows = codec.encode_actions(drawn(space, 7)[0], 7)
+    again = codec.encode_actions(rows, 7)
+    assert again.dtype == rows.dtype and np.array_equal(again, rows)
+    with pytest.raises(DemoError, match=f"Actions have 3 parts, not {rows.shape[1]}"):
+        codec.encode_actions(np.zeros((7, 3)), 7)
+    rows[4, 0] = 0.5
+    with pytest.raises(DemoError, match=r"The action 0\.5 at step 4 is not one of"):
+        codec.encode_actions(rows, 7)
+    with pytest.raises(DemoError, match="Actions are object, not"):
+        codec.encode_actions(np.array([{}] * 7, object), 7)
+
+
 def test_values_that_do_not_fit_are_errors() -> None:
     """Actions out of range, wrong counts and unsupported spaces raise errors."""
     codec = Codec(spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 3]), "x", RULES)

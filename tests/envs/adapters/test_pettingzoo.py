@@ -333,6 +333,85 @@ def test_tokens_and_masks_of_ones_own() -> None:
     vector.close()
 
 
+class Masks(Relay):
+    """Its infos hold the given masks of everyone in the first, second, ... observation; None: no mask."""
+
+    def __init__(self, *masks: list[int] | None) -> None:
+        super().__init__()
+        self._masks = masks
+
+    def _infos(self) -> dict[str, Any]:
+        mask = self._masks[min(self.t, len(self._masks) - 1)]
+        return {name: {} if mask is None else {"action_mask": np.array(mask)} for name in self.agents}
+
+
+@pytest.mark.parametrize(
+    ("masks", "said"),
+    [
+        ([None, [1, 0, 1]], r"gives an action mask to runner_0 \(env 0, seed \d+, step 1\), but gave none at reset"),
+        ([[0, 0, 0]], r"mask of runner_0 allows no action in `python:pettingzoo/m` \(env 0, seed \d+, step 0\)"),
+        ([[1, 1, 1], [0, 0, 0]], r"mask of runner_0 allows no action .*step 1\)"),
+        ([[1, 1]], r"mask of runner_0 .* has 2 numbers, but its actions have 3 options"),
+        ([[1, 1, 1], [1, 1, 1, 1]], r"mask of runner_0 .* has 4 numbers, but its actions have 3 options .*step 1\)"),
+    ],
+)
+def test_wrong_masks(masks: list[Any], said: str) -> None:
+    """A mask that comes late, allows nothing or has another length is an error that names the agent and the step."""
+    vector = make_vector(EnvChoice("python:pettingzoo/m", factory=lambda: Masks(*masks)), 1)
+    rows = empty_rows(vector.spec, 1)
+    with pytest.raises(EnvError, match=said) as caught:
+        vector.reset(rows)
+        vector.step(np.zeros((3, 1), np.int32), rows)
+    assert caught.value.hint and not isinstance(caught.value, EnvFault)
+    vector.close()
+
+
+def test_masks_of_several_parts() -> None:
+    """The mask of a MultiDiscrete action holds the options of all parts, and each part must allow one."""
+
+    class Parts(Masks):
+        def action_space(self, agent: str) -> Any:
+            return spaces.MultiDiscrete([2, 3])
+
+        def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+            return super().step({name: action[0] for name, action in actions.items()})
+
+    vector = make_vector(EnvChoice("python:pettingzoo/m", factory=lambda: Parts([0, 1, 1, 0, 1], [1, 1, 0, 0, 0])), 1)
+    rows = empty_rows(vector.spec, 1)
+    vector.reset(rows)
+    assert rows.mask.tolist() == [[0, 1, 1, 0, 1]] * 3
+    with pytest.raises(EnvError, match="mask of runner_0 allows no action"):
+        vector.step(np.zeros((6, 2), np.int32), rows)
+    vector.close()
+
+
+def test_masks_of_inactive_agents() -> None:
+    """The mask of an agent that may not act now is not checked, and its row allows everything."""
+
+    class Absent(Masks):
+        def _infos(self) -> dict[str, Any]:
+            none = {name: {"action_mask": np.zeros(3)} for name in self.possible_agents if name not in self.agents}
+            return super()._infos() | none
+
+    class Waiting(EarlyTurns):
+        def reset(self, seed: int | None = None, options: Any = None) -> None:
+            super().reset(seed)
+            self.infos = {name: {"action_mask": np.array([0, int(name == "a")])} for name in self.agents}
+
+        def step(self, action: Any) -> None:
+            super().step(action)
+            self.infos = {name: {"action_mask": [0, int(name == self.agent_selection)]} for name in self.agents}
+
+    for make, options in ((lambda: Absent([1, 0, 1]), 3), (Waiting, 2)):
+        vector = make_vector(EnvChoice("python:pettingzoo/m", factory=make), 1)
+        rows = empty_rows(vector.spec, 1)
+        vector.reset(rows)
+        for _ in range(6):
+            vector.step(np.where(rows.mask[:, :1] > 0, 0, 1).astype(np.int32), rows)
+            assert (rows.mask.sum(axis=1) == np.where(rows.active > 0, options - 1, options)).all()
+        vector.close()
+
+
 def test_what_is_refused_of_ones_own() -> None:
     """Unknown agents, no list of agents, options, another kind of env and spaces of text are errors with a hint."""
 
@@ -393,6 +472,46 @@ def test_every_verb_takes_a_function(tmp_path: Path) -> None:
     assert ss.record(agent, make, 2, tmp_path / "demos", opponent="random")["episodes"] >= 2
     assert ss.watch([agent, "random"], make, games=2)["games"] == 2
     assert ss.tournament([agent, "random"], make, 2)["games"] == 2
+
+
+class Auction(EarlyTurns):
+    """Three sides: whoever plays 1 is paid 1; two rounds."""
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "auction"}
+
+    def step(self, action: Any) -> None:
+        """Pay the player to move."""
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self.t += 1
+        self.rewards = {name: float(action) * (name == self.agent_selection) for name in self.agents}
+        self.agent_selection = self.agents[(self.agents.index(self.agent_selection) + 1) % 3]
+        if self.t == 6:
+            self.terminations |= dict.fromkeys(self.agents, True)
+
+
+@pytest.mark.slow
+def test_games_of_three_sides(tmp_path: Path) -> None:
+    """A game of three sides trains with evaluations and replays, and is evaluated, watched, recorded and rated."""
+    small = {"preset": "smoke", "plan__envs": 2, "plan__collector": "local", "ppo__rollout": 32, "ppo__minibatch": 32}
+    often = {"every__evaluate": 192, "evaluation__games": 3, "every__replay": 192}
+    run = ss.train(Auction, steps=192, run=tmp_path / "run", **small, **often)
+    agent = f"run:{run.path}"
+    assert sorted((run.path / "replays").glob("*.replay"))
+    told = ss.evaluate(agent, Auction, opponent="random", games=6)
+    assert told["games"] == 6 and told["wins"] + told["draws"] + told["losses"] == 6
+    assert [one["players"] for one in ss.watch([agent, "random"], Auction, games=2)["results"]] == [
+        [agent, "random"],
+        ["random", agent],
+    ]
+    assert ss.watch([agent, "random", "random"], Auction)["games"] == 1
+    assert ss.record(agent, Auction, 3, tmp_path / "demos", opponent="random")["episodes"] == 3
+    assert ss.tournament([agent, "random"], Auction, 2, run=tmp_path / "ladder")["games"] == 2
+    with pytest.raises(ConfigError, match="has 3 sides: it needs an opponent"):
+        ss.evaluate(agent, Auction, games=1)
+    with pytest.raises(ConfigError, match="has 3 sides, but was given random, random, random, random"):
+        ss.watch(["random"] * 4, Auction)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import slipstream as ss
 from slipstream.agents.specs import load_agent
 from slipstream.cli import main
 from slipstream.contracts import Array, Rows, Vector, empty_rows
+from slipstream.envs.metta import own_worlds
 from slipstream.envs.metta.own_worlds import TYPES
 from slipstream.envs.metta.worlds import choose, configure_world, stage
 from slipstream.envs.registry import EnvChoice, name_made, parse
@@ -31,6 +33,7 @@ from slipstream.vector.make import make_vector
 pytest.importorskip("mettagrid", reason='needs mettagrid (pip install "slipstream[mettagrid]")')
 
 from mettagrid.config.mettagrid_config import MettaGridConfig
+from mettagrid.config.obs_config import GlobalObsConfig
 from mettagrid.envs.pettingzoo_env import MettaGridPettingZooEnv
 from mettagrid.map_builder.ascii import AsciiMapBuilder
 from mettagrid.map_builder.random_map import RandomMapBuilder
@@ -156,6 +159,55 @@ def test_the_slow_way_agrees() -> None:
     assert same(play(slow, rows, 29), play(fast, others, 29))
 
 
+def most_seen(vector: Vector) -> int:
+    """The largest number of tokens that an agent sees now."""
+    return int((vector._tokens[..., 0] != 255).sum(axis=-1).max())  # type: ignore[attr-defined]
+
+
+def test_two_hundred_agents_and_few_tokens() -> None:
+    """Rows hold as many tokens as the configuration says, the nearest, however many the agents see."""
+
+    def room(tokens: int) -> Any:
+        config = MettaGridConfig.EmptyRoom(num_agents=200, width=40, height=40)
+        config.game.max_steps, config.game.obs.num_tokens = 4, tokens
+        return config
+
+    plays = []
+    for tokens, options in ((12, {}), (400, {"tokens": 12})):
+        made = EnvChoice("python:mettagrid/x", EnvSettings(options=options), factory=lambda n=tokens: room(n))
+        vector, rows = begin(made, 1)
+        assert vector.spec.agents == 200 and vector.spec.obs.fields[0].shape == (12, 3)
+        plays.append(play(vector, rows, 4))
+        assert rows.behaviour[:, vector.spec.behaviours.index("cut")].mean() > 0.9
+    assert same(*plays)
+
+
+def test_more_tokens_than_the_buffer_has_space_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the core sees more tokens than were expected, the error names the setting, at the start and in a step."""
+    config = configure(agents=12, size=21)
+    made = EnvChoice("python:mettagrid/x", factory=lambda: config)
+    at_start = most_seen(begin(made, 1)[0])
+    monkeypatch.setattr(own_worlds, "most_tokens", lambda *_: 1)
+    for tokens, step in ((at_start - 1, "step 0"), (at_start, r"step [1-9]\d?")):
+        config.game.obs.num_tokens = tokens
+        with pytest.raises(EnvError, match=rf"sees more than {tokens} tokens, .*env 0, seed \d+, {step}\)") as caught:
+            play(*begin(made, 1), 29)
+        assert "raise game.obs.num_tokens" in (caught.value.hint or "")
+
+
+def test_the_largest_number_of_tokens() -> None:
+    """A room full of agents that hold everything fits into the buffer."""
+    config = MettaGridConfig.EmptyRoom(num_agents=144, width=14, height=14)
+    game = config.game
+    game.agent.inventory.initial = dict.fromkeys(game.resource_names, 300)
+    game.obs.num_tokens, game.max_steps = 8, 9
+    game.obs.global_obs = GlobalObsConfig(goal_obs=True, local_position=True, last_action_move=True)
+    game.obs.aoe_mask = game.obs.territory = True
+    vector, rows = begin(EnvChoice("python:mettagrid/x", factory=lambda: config), 1)
+    play(vector, rows, 3)
+    assert 2500 < most_seen(vector) <= vector._world.max_tokens < 6000  # type: ignore[attr-defined]
+
+
 def test_a_threshold_ends_a_game() -> None:
     """`end_episode_on_game_stats` truncates a game early, and the next one starts."""
     config = configure()
@@ -173,10 +225,26 @@ FILES = "candidates: [{scene_file: inner.yaml}]"
 PAIRS = "compounds: !!pairs [hub: {children: [{scene: {type: evil.X}, where: full}]}]"
 
 
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in pairwise("abcdefghi")
+)
+MERGED = "a: &a {x: 1}\n" + "".join(
+    f"{name}: &{name} {{<<: [{', '.join([f'*{before}'] * 9)}]}}\n" for before, name in pairwise("abcdefghij")
+)
+RANDOM = "type: mettagrid.map_builder.random_map.RandomMapBuilder.Config, width: 20, height: 20, border_width: 1"
+
+
 def within(instance: str) -> str:
     """A file in which a scene is part of a generated map."""
     builder = f"{{type: mettagrid.mapgen.mapgen.MapGen.Config, width: 9, height: 9, instance: {instance}}}"
     return f"game: {{max_steps: 9, num_agents: 1, map_builder: {builder}}}"
+
+
+def nested(builder: str) -> str:
+    """A file in which a map builder is part of a generated map."""
+    return (
+        f"game: {{num_agents: 320, map_builder: {{type: mettagrid.mapgen.mapgen.MapGen.Config, instance: {builder}}}}}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +258,12 @@ def within(instance: str) -> str:
         ("game: {num_agents: 30, max_steps: 9}", "Number of agents 30 exceeds"),
         ("game: {map_builder: {type: os.path.Config}}", "names the type `os.path.Config`"),
         ("game: {map_builder: {type: evil.Builder.Config}}", "names the type `evil.Builder.Config`"),
-        ("game: &a [*a]", "is not a MettaGridConfig: maximum recursion"),
+        ("game: &a [*a]", "holds endlessly many values where its aliases"),
+        ("a: " + 5000 * "[", "maximum recursion"),
+        (BOMB, r"holds [\d,]+ values where its aliases .* more than 2,000,000"),
+        (MERGED, r"holds [\d,]+ values where its aliases .* more than 2,000,000"),
+        (f"game: {{num_agents: 500, map_builder: {{{RANDOM}, agents: 500}}}}", "500 agents .* the 324 free cells"),
+        (nested(f"{{{RANDOM}, agents: {{red: 320}}, objects: {{a: 9, b: 9, c: 1, d: 1, e: 2}}}}"), "320 agents and 22"),
         (within("{type: mettagrid.mapgen.scenes.yaml.YamlScene.Config, file: inner.yaml}"), "scenes.yaml"),
         (within("{type: mettagrid.mapgen.scenes.ascii.Ascii.Config, uri: inner.yaml}"), "scenes.ascii"),
         (within(f"{{type: {SCENES}.random_yaml_scene.RandomYamlScene.Config, {FILES}}}"), "random_yaml_scene"),
@@ -285,8 +358,9 @@ def test_a_world_of_ones_own(agents: int, size: int, tmp_path: Path, monkeypatch
     done = CliRunner().invoke(main, ["replay", str(replay), "--png", "own.png", "--verify"], catch_exceptions=False)
     assert done.exit_code == 0 and Path("own.png").stat().st_size > 5000
     write(Path("own.yaml"), configure(agents, size, 25))
-    with pytest.raises(CheckpointError, match=r"This run was trained with .*config"):
+    with pytest.raises(CheckpointError, match=r"`mettagrid:own.yaml` has changed since the run was started") as caught:
         ss.resume(run.path, steps=128 * agents)
+    assert len(str(caught.value)) < 300 and "--start run:DIR" in (caught.value.hint or "")
 
 
 @pytest.mark.slow

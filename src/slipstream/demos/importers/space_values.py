@@ -68,14 +68,25 @@ class Codec:
         return rows
 
     def encode_actions(self, values: Any, count: int) -> Array:
-        """Encode actions [count, ...] of the space as [count, parts], discrete parts first."""
+        """Encode actions [count, ...] of the space as [count, parts], discrete parts first.
+
+        One array for a Dict or Tuple has these columns already, as exported demos do, with options counted from zero.
+        """
         _check_length(values, count, "actions")
-        found = sorted(_parts(self._space, values), key=lambda part: part.continuous)
-        parts = np.concatenate([part.values.reshape(count, -1) for part in found], axis=1)
+        if isinstance(self._space, spaces.Dict | spaces.Tuple) and isinstance(values, np.ndarray):
+            if values.dtype.kind not in "biuf":
+                raise DemoError(
+                    f"Actions are {values.dtype}, not {self.action.parts} numbers per step.",
+                    "save them as one array [steps, parts]: discrete parts first, each kind in the order of the space",
+                )
+            parts = values.reshape(count, -1)
+        else:
+            found = sorted(_parts(self._space, values), key=lambda part: part.continuous)
+            parts = np.concatenate([part.values.reshape(count, -1) for part in found], axis=1)
         if parts.shape[1] != self.action.parts:
             raise DemoError(f"Actions have {parts.shape[1]} parts, not {self.action.parts}.", "")
         options = parts[:, : self.action.discrete_parts]
-        wrong = (options < 0) | (options >= np.array(self.action.sizes))
+        wrong = (options < 0) | (options >= np.array(self.action.sizes)) | (options % 1 != 0)
         if wrong.any():
             step, part = np.argwhere(wrong)[0]
             size = self.action.sizes[part]

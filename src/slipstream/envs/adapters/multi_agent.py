@@ -11,6 +11,7 @@ from slipstream.contracts import Array, EnvSpec, Rows
 from slipstream.envs.adapters.adapter_vector import AdapterVector
 from slipstream.envs.game import EnvChoice
 from slipstream.envs.python_terms import PythonTerms, make_python_terms
+from slipstream.errors import EnvError
 from slipstream.system.rng import env_seeds
 
 Encoder = Callable[[Any, Array], None]
@@ -47,7 +48,7 @@ class Decoder(Protocol):
     """Turns one player's action into what its game takes."""
 
     options: int
-    """The number of options of the player, if actions are masked."""
+    """The number of options of the player, all parts of its actions together, if actions are masked."""
 
     def __call__(self, action: Array) -> list[Any]:
         """A list with one action."""
@@ -84,6 +85,8 @@ class MultiAgentEnvs(AdapterVector):
         self._games: list[MultiAgentGame] = list(games)
         self._players = games[0].players
         self._encoders, self._decoders = encoders, decoders
+        self._part_starts = np.cumsum((0, *self.spec.action.sizes[:-1]))
+        """The columns of an action mask at which the parts of an action begin."""
         self._agents = {player: agent for agent, player in enumerate(self._players)}
         self._returns = np.zeros((self.envs, len(self._players)))
         self._gone: list[set[Any]] = [set() for _ in range(self.envs)]
@@ -186,17 +189,44 @@ class MultiAgentEnvs(AdapterVector):
         return game_outcome(self._returns[index], self.spec.teams)
 
     def _write_acting(self, index: int, out: Rows) -> None:
-        """Write the active rows of a game with their observations and action masks."""
+        """Write the active rows of a game with their observations and action masks; inactive rows may do anything."""
         game, low = self._games[index], index * len(self._players)
-        out.active[low : low + len(self._players)] = 0
+        rows = slice(low, low + len(self._players))
+        out.active[rows], out.mask[rows] = 0, 1
         for player in game.acting:
             agent = self._agents[player]
             out.active[low + agent] = 1
             mask = self._write_obs(game, player, low, out.obs)
             if self.spec.action.masked:
-                row = out.mask[low + agent]
-                row[:] = 0
-                row[: self._decoders[agent].options] = 1 if mask is None else mask
+                row, options = out.mask[low + agent], self._decoders[agent].options
+                row[options:] = 0
+                row[:options] = 1 if mask is None else self._checked_mask(index, player, mask)
+            elif mask is not None:
+                raise EnvError(
+                    f"`{self.spec.name}` gives an action mask to {player}{self._place(index)}, but gave none at reset.",
+                    "give a mask in the infos of reset too; one of ones allows all actions",
+                )
+
+    def _checked_mask(self, index: int, player: Any, mask: Any) -> Array:
+        """The action mask of a player, which must allow at least one option of every part of its actions."""
+        options, name = self._decoders[self._agents[player]].options, self.spec.name
+        allowed: Array = np.asarray(mask).reshape(-1) != 0
+        if allowed.size != options:
+            raise EnvError(
+                f"The action mask of {player} in `{name}` has {allowed.size} numbers, but its actions have {options} "
+                f"options{self._place(index)}.",
+                "give one number for each option: 1 if it is allowed, else 0",
+            )
+        if not np.logical_or.reduceat(allowed, self._part_starts).all():
+            raise EnvError(
+                f"The mask of {player} allows no action in `{name}`{self._place(index)}.",
+                "allow at least one action to every agent that is in the game, or take the agent out of `agents`",
+            )
+        return allowed
+
+    def _place(self, index: int) -> str:
+        """Where a game is, for messages."""
+        return f" (env {self.first + index}, seed {self._seeds.named[index]}, step {self._steps})"
 
     def _write_obs(self, game: MultiAgentGame, player: Any, low: int, rows: Array) -> Any:
         """Write the observation of a player; returns its action mask."""

@@ -94,8 +94,11 @@ class PettingZooGame:
             raise EnvError(
                 f"`{label}` does not list its agents.", "set `possible_agents` to the names of all agents in __init__"
             )
+        self.acting: list[Any] = []
         self._last: dict[Any, Any] = {}
         """The last observation of each player of a parallel game, and of truncated players of a turn-based one."""
+        self._parallel_infos: Mapping[Any, Any] = {}
+        """The infos of a parallel game; a turn-based env keeps its own."""
 
     def observation_space(self, player: Any) -> spaces.Space[Any]:
         """The observation space of a player, without the action mask."""
@@ -108,6 +111,8 @@ class PettingZooGame:
         if any(_is_masked(self.env.observation_space(player)) for player in self.players):
             return True
         self.reset(0)
+        if any("action_mask" in self._infos.get(player, {}) for player in self.players):
+            return True
         return any(self.observe(player)[1] is not None for player in self.acting)
 
     def reset(self, seed: int | None) -> None:
@@ -115,34 +120,36 @@ class PettingZooGame:
         if self.turns:
             self._last.clear()
             self.env.reset(seed=seed)
-            self._act([self.env.agent_selection])
+            self._set_acting([self.env.agent_selection])
         else:
-            self._last, self.infos = self.env.reset(seed=seed)
+            self._last, self._parallel_infos = self.env.reset(seed=seed)
             self._last = dict(self._last)
-            self._act(self.env.agents)
+            self._set_acting(self.env.agents)
 
     def step(self, actions: Mapping[Any, Any]) -> tuple[Mapping[Any, float], Mapping[Any, bool], Mapping[Any, bool]]:
         """Step with the actions of the acting players; returns rewards, terminations and truncations."""
         if not self.turns:
-            observations, rewards, over, cut, self.infos = self.env.step(dict(actions))
+            observations, rewards, terminations, truncations, self._parallel_infos = self.env.step(dict(actions))
             self._last |= observations
-            self._act(self.env.agents)
-            self._check_known([*rewards, *cut])
-            return rewards, over, cut
+            self._set_acting(self.env.agents)
+            self._check_known([*rewards, *truncations])
+            return rewards, terminations, truncations
         env = self.env
         env.step(actions[self.acting[0]])
         self._keep_truncated()
-        rewards, over, cut = dict(env.rewards), dict(env.terminations), dict(env.truncations)
-        while env.agents and not self._all_over() and (over.get(env.agent_selection) or cut.get(env.agent_selection)):
+        rewards, terminations, truncations = dict(env.rewards), dict(env.terminations), dict(env.truncations)
+        while env.agents and not self._all_over():
+            if not (terminations.get(env.agent_selection) or truncations.get(env.agent_selection)):
+                break
             env.step(None)
             self._keep_truncated()
             for player, more in env.rewards.items():
                 rewards[player] = rewards.get(player, 0.0) + more
-            over |= env.terminations
-            cut |= env.truncations
-        self._act([] if not env.agents or self._all_over() else [env.agent_selection])
-        self._check_known([*rewards, *cut])
-        return rewards, over, cut
+            terminations |= env.terminations
+            truncations |= env.truncations
+        self._set_acting([] if not env.agents or self._all_over() else [env.agent_selection])
+        self._check_known([*rewards, *truncations])
+        return rewards, terminations, truncations
 
     def observe(self, player: Any) -> tuple[Any, Any]:
         """The observation of a player and its action mask; None if all actions are allowed.
@@ -157,13 +164,11 @@ class PettingZooGame:
             return _blank(self.observation_space(player)), None
         if isinstance(obs, Mapping) and "action_mask" in obs:
             return obs["observation"], obs["action_mask"]
-        infos = self.env.infos if self.turns else self.infos
-        return obs, infos.get(player, {}).get("action_mask")
+        return obs, self._infos.get(player, {}).get("action_mask")
 
     def info(self, player: str) -> dict[str, Any]:
         """The game's info of a player, with the player's name as `agent`."""
-        infos = self.env.infos if self.turns else self.infos
-        return {"agent": player, **infos.get(player, {})}
+        return {"agent": player, **self._infos.get(player, {})}
 
     def winner(self) -> int | None:
         """None: PettingZoo games do not report a winner."""
@@ -173,7 +178,12 @@ class PettingZooGame:
         """Close the game."""
         self.env.close()
 
-    def _act(self, players: Sequence[Any]) -> None:
+    @property
+    def _infos(self) -> Mapping[Any, Any]:
+        found: Mapping[Any, Any] = self.env.infos if self.turns else self._parallel_infos
+        return found
+
+    def _set_acting(self, players: Sequence[Any]) -> None:
         self.acting = list(players)
         self._check_known(self.acting)
 
@@ -248,7 +258,7 @@ class ActionDecoder:
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         self._decode = action_decoder(space)
-        self.options = int(getattr(space, "n", 0))
+        self.options = sum(action_spec(space, "").sizes)
 
     def __call__(self, action: Array) -> list[Any]:
         """A list with one action."""
@@ -281,7 +291,9 @@ def _layout(
     if masked:
         action = replace(action, masked=True)
     teams = tuple(list(dict.fromkeys(player_teams)).index(team) for team in player_teams)
-    spec = EnvSpec(label, obs, action, teams=teams, absences=True)
+    own = (obs_spaces[0], action_spaces[0])
+    same = alike and all(pair == own for pair in zip(obs_spaces, action_spaces, strict=True))
+    spec = EnvSpec(label, obs, action, teams=teams, absences=True, spaces=own if same else None)
     type_columns = [None if alike else int(number) for number in types]
     encoders = [_encoder(space, column) for space, column in zip(obs_spaces, type_columns, strict=True)]
     return spec, encoders, [ActionDecoder(space) for space in action_spaces]
@@ -319,7 +331,7 @@ def make(choice: Any, variant: str, envs: int, first: int, seed: int) -> Petting
             "give the arguments in that function",
         )
     else:
-        make_env = partial(_call, label, choice.factory)
+        make_env = partial(_make_own, label, choice.factory)
     return PettingZoo(label, make_env, envs, first=first, seed=seed, choice=choice)
 
 
@@ -345,7 +357,7 @@ def _find_maker(name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
     return make_env
 
 
-def _call(label: str, factory: Callable[[], Any]) -> Any:
+def _make_own(label: str, factory: Callable[[], Any]) -> Any:
     """The env that a function makes, with the parallel API if its agents act at the same time."""
     env = factory()
     if not recognise(env):

@@ -19,7 +19,7 @@ from slipstream.envs.game import EnvChoice
 from slipstream.envs.metta.own_worlds import OwnStage, make_stage
 from slipstream.envs.metta.worlds import WORLDS, Stage, choose, stage
 from slipstream.envs.python_terms import PythonTerms, make_python_terms
-from slipstream.errors import guarded
+from slipstream.errors import EnvError, EnvFault, guarded
 from slipstream.system.rng import check_seeds, first_games, game_key, next_game
 
 ABSENT = 255
@@ -243,7 +243,16 @@ class Metta:
         }
 
     def _guard(self, work: Callable[..., None], *args: Any) -> None:
-        guarded(work, args, lambda: (self._first + self._current, int(self.games[self._current]), self._steps))
+        try:
+            guarded(work, args, lambda: (self._first + self._current, int(self.games[self._current]), self._steps))
+        except EnvFault as error:
+            if "token budget exceeded" not in error.report:
+                raise
+            raise EnvError(
+                f"An agent of `{self.spec.name}` sees more than {self._world.max_tokens} tokens, for which MettaGrid's "
+                f"buffer has space (env {error.env}, seed {error.seed}, step {error.step}).",
+                "raise game.obs.num_tokens; env.options.tokens keeps only the nearest",
+            ) from error
 
 
 def stack_padded(arrays: Sequence[Array]) -> Array:

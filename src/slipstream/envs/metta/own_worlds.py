@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +79,11 @@ LIMITS = {"tokens": (2, 4096), "steps": (1, 65535)}
 COUNTS = ("action.move.success", "action.failed", "cell.unique_visited")
 VIBES = "change_vibe"
 """How the names of actions begin that the package's own PettingZoo env leaves out."""
+NODES = 2_000_000
+"""The most values that a file may hold, counted again wherever an alias (`*name`) repeats them."""
+NOT_IN_CELLS = ("episode_completion_pct", "last_", "goal", "lp:", "territory:", "protocol_", "tag")
+"""How the names of features begin that do not describe what is in a cell: an agent sees them of itself only, or this
+version of the package never writes them (`protocol_`); tags are counted on their own."""
 
 
 class Shape(NamedTuple):
@@ -87,7 +93,7 @@ class Shape(NamedTuple):
     tokens: int
     """Tokens of an observation, nearest objects first."""
     max_tokens: int
-    """Tokens that the simulator writes."""
+    """Tokens for which the simulator's buffer has space."""
     steps: int
     """The largest length of an episode."""
 
@@ -106,14 +112,13 @@ class OwnStage:
                 f"`game.max_steps` of `{name}` is {game.max_steps}, which is not 1 to {LIMITS['steps'][1]}.",
                 "set it in the configuration, or set env.options.steps",
             )
-        budget = game.obs.num_tokens
-        tokens = options.get("tokens", budget)
-        if tokens > budget:
+        given = game.obs.num_tokens
+        tokens = options.get("tokens", given)
+        if tokens > given:
             raise ConfigError(
-                f"`env.options.tokens` = {tokens} is more than `game.obs.num_tokens` = {budget} of `{name}`.",
-                f"give at most {budget}",
+                f"`env.options.tokens` = {tokens} is more than `game.obs.num_tokens` = {given} of `{name}`.",
+                f"give at most {given}",
             )
-        self.world = Shape(game.num_agents, tokens, budget, game.max_steps)
         self.thresholds = {stat: float(value) for stat, value in game.end_episode_on_game_stats.items()}
         """Statistics of a game that end it when they reach these values."""
         resources = list(game.resource_names)
@@ -121,11 +126,14 @@ class OwnStage:
         self.behaviours = (*resources, "moves", "failed", "cells", "cut")
         self.resources = resources
         self._digest = hashlib.sha256(self._config.model_dump_json().encode()).hexdigest()[:16]
+        check_room(game.map_builder, name)
         try:
-            self._game, self._agent_cells = convert(game.model_copy(deep=True))
             ids = game.id_map()
             features = {feature.name: int(feature.id) for feature in ids.features()}
             tags = {tag: number for number, tag in enumerate(ids.tag_names())}
+            game.obs.num_tokens = max(given, most_tokens(game, list(features), list(tags)))
+            self.world = Shape(game.num_agents, tokens, game.obs.num_tokens, game.max_steps)
+            self._game, self._agent_cells = convert(game.model_copy(deep=True))
             self.exact = self.grid(0) == self.grid(0)
             """Whether a seed determines the map."""
         except Exception as error:
@@ -144,7 +152,7 @@ class OwnStage:
     def grid(self, seed: int) -> list[list[str]]:
         """The map of a seed."""
         builder = self._config.game.map_builder.model_copy(deep=True)
-        for part in _seeded_parts(builder):
+        for part in _parts_with(builder, "seed"):
             part.seed = (seed + (part.seed or 0)) % 2**31
         cells: list[list[str]] = builder.create().build_for_num_agents(self.world.agents).grid.tolist()
         if not self._agent_cells:
@@ -159,6 +167,37 @@ class OwnStage:
         return require().MettaGrid(self._game, self.grid(seed), int(seed & 0x7FFFFFFF))
 
 
+def most_tokens(game: Any, features: Sequence[str], tags: Sequence[str]) -> int:
+    """The largest number of tokens that an agent can ever need, for the size of the simulator's buffer.
+
+    Each cell shows at most one thing, with all that a thing can have; what the agent sees of itself comes on top.
+    """
+    named_values = tuple(game.obs.global_obs.obs)
+    things = [name for name in features if not name.startswith(NOT_IN_CELLS)]
+    of_cells = [name for name in things if name.partition(":p")[0] not in named_values]
+    kinds = sum(tag.startswith("type:") for tag in tags)
+    tokens_of_cell = len(of_cells) + len(tags) - max(0, kinds - 1)  # a thing is of one kind
+    goals = len(game.resource_names)
+    return int(game.obs.width * game.obs.height) * tokens_of_cell + len(features) + goals
+
+
+def check_room(builder: Any, name: str) -> None:
+    """Raise if a random map has too few free cells for its agents; the package would search for room forever."""
+    for part in _parts_with(builder, "agents"):
+        if any(base.__name__ == "RandomMapBuilderConfig" for base in inspect.getmro(type(part))):
+            agents = part.agents if isinstance(part.agents, int) else sum(part.agents.values())
+            border = 2 * max(0, part.border_width)
+            cells = max(0, part.width - border) * max(0, part.height - border)
+            # the package halves the number of each object until all fit, but keeps one of each
+            objects, least = sum(part.objects.values()), len(part.objects)
+            if agents + objects > cells and agents + least > cells:
+                raise EnvError(
+                    f"`{name}` cannot be played: {agents} agents and {objects} objects (of {least} kinds) do not fit "
+                    f"into the {cells} free cells of its map of {part.width} x {part.height}.",
+                    "set `width` and `height` of the map builder higher, or `agents` lower",
+                )
+
+
 def _check(options: Mapping[str, Any]) -> Mapping[str, Any]:
     check_options("a MettaGrid world of your own", options, tuple(LIMITS))
     for name, value in options.items():
@@ -170,18 +209,18 @@ def _check(options: Mapping[str, Any]) -> Mapping[str, Any]:
     return options
 
 
-def _seeded_parts(part: Any) -> Iterator[Any]:
-    """The configuration of a map builder and all within it that have a seed."""
+def _parts_with(part: Any, field: str) -> Iterator[Any]:
+    """The configuration of a map builder and all within it that have a field."""
     if isinstance(part, Mapping):
         part = list(part.values())
     if isinstance(part, list | tuple):
         for inner in part:
-            yield from _seeded_parts(inner)
+            yield from _parts_with(inner, field)
     elif hasattr(type(part), "model_fields"):
-        if "seed" in type(part).model_fields:
+        if field in type(part).model_fields:
             yield part
         for name in type(part).model_fields:
-            yield from _seeded_parts(getattr(part, name))
+            yield from _parts_with(getattr(part, name), field)
 
 
 def recognise(made: Any) -> str:
@@ -228,13 +267,13 @@ def read_file(path: str) -> Any:
     from mettagrid.config.mettagrid_config import MettaGridConfig
 
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = load_yaml(Path(path).read_text(encoding="utf-8"), f"mettagrid:{path}")
     except OSError as error:
         raise EnvError(
             f"`mettagrid:{path}` cannot be read: {error.strerror}.",
             f"run the command in the folder where {path} is, or give its full path",
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise EnvError(f"`mettagrid:{path}` is not YAML: {error}", "write the fields of a MettaGridConfig") from error
     if not isinstance(data, dict):
         raise EnvError(
@@ -248,6 +287,37 @@ def read_file(path: str) -> Any:
             f"`mettagrid:{path}` is not a MettaGridConfig: {_first_errors(error)}",
             'compare it with MettaGridConfig().model_dump(mode="json")',
         ) from error
+
+
+def load_yaml(text: str, name: str) -> Any:
+    """The value of a YAML text; raise if its aliases make it too large or contain themselves."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        count = _count_values(node, {})
+        if count > NODES:
+            many = "endlessly many" if count == inf else f"{count:,}"
+            raise EnvError(
+                f"`{name}` holds {many} values where its aliases (`*name`) are written out, more than {NODES:,}.",
+                "write it without aliases",
+            )
+        return loader.construct_document(node) if node is not None else None
+    finally:
+        loader.dispose()
+
+
+def _count_values(node: Any, counted: dict[int, float]) -> float:
+    """The number of values in a YAML node, those of an alias once for each use; infinite if it contains itself.
+
+    `counted` holds the numbers of the nodes that have been counted.
+    """
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in counted:
+        counted[id(node)] = inf  # found by an alias within the node itself
+        inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        counted[id(node)] = 1 + sum(_count_values(part, counted) for part in inner)
+    return counted[id(node)]
 
 
 def _replace_types(data: Any, path: str) -> Any:
