@@ -21,6 +21,7 @@ from slipstream.agents import guarded
 from slipstream.agents.own import PREFIX
 from slipstream.errors import AgentFault, ConfigError
 from slipstream.runs.layout import RunDir
+from slipstream.testing import ToyEnv
 from tiny_run import TINY_RUN
 
 PENDULUM = "gymnasium:Pendulum-v1"
@@ -313,6 +314,25 @@ def test_a_blocked_opponent_ends_a_training_that_overlaps(tmp_path: Path, monkey
     with pytest.raises((AgentFault, ConfigError), match=r"did not answer within 0\.3 s"):
         ss.train("soccer", run=tmp_path / "run", steps=512, opponent=sleeps, **soccer)
     assert time.monotonic() - began < 14
+
+
+@pytest.mark.slow
+def test_dagger_plays_in_an_env_of_your_own(tmp_path: Path) -> None:
+    """The function that made the env of the demos is given again, and asked for where it is missing."""
+
+    def first(obs: Any) -> int:
+        return int(np.argmax(obs))
+
+    small: dict[str, Any] = {"preset": "smoke", "clone__epochs": 1, "clone__dagger": 1, "policy__hidden": (8,)}
+    ss.record(first, ToyEnv, 6, tmp_path / "demos", workers=1)
+    with pytest.raises(ConfigError, match="`python:ToyEnv`, which a Python function made, and DAgger plays"):
+        ss.clone(tmp_path / "demos", run=tmp_path / "x", expert=first, on_notice=lambda line: None, **small)
+    with pytest.raises(ConfigError, match="other observation or action spaces"):
+        ss.clone(tmp_path / "demos", env=lambda: gymnasium.make("Pendulum-v1"), expert=first, **small)
+    run = ss.clone(
+        tmp_path / "demos", run=tmp_path / "run", env=ToyEnv, expert=first, on_notice=lambda line: None, **small
+    )
+    assert (run.path / "dagger" / "1" / "demos.json").exists()
 
 
 @pytest.mark.slow

@@ -220,6 +220,7 @@ def clone(
     *,
     run: str | Path | None = None,
     expert: AgentLike = None,
+    env: Callable[[], Any] | None = None,
     sinks: Sinks | None = None,
     on_notice: Callable[[str], None] = _notice,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
@@ -227,18 +228,20 @@ def clone(
 ) -> Run:
     """Train a policy on demonstrations (behaviour cloning); settings as `clone__epochs=...`, `policy__hidden=...`.
 
-    `expert` labels what the clone visits in rounds of DAgger (`clone__dagger=...`). `sinks` are those of `train`.
+    `expert` labels what the clone visits in rounds of DAgger (`clone__dagger=...`); `env` makes their environment if a
+    Python function made that of the demos. `sinks` are those of `train`.
     """
     folder = Path(demos)
     if expert is not None:
         options["clone__expert"] = _spec_of(expert, options, "expert")
     own = _own_sinks(sinks, options)
     sources, _ = Sources.split({"clone__demos": str(folder)} | options)
-    _refuse_terms(sources.code())
+    code = sources.code(env)
+    _refuse_terms(code)
     import_modules(sources.modules)
-    env = read_schema(folder).env
-    resolved = sources.resolve(env if known(env) else "")
-    result = cloning.clone(resolved, folder, _path(run), on_notice, on_progress, sources.code(), own)
+    recorded = read_schema(folder).env
+    resolved = sources.resolve(recorded if known(recorded) else "")
+    result = cloning.clone(resolved, folder, _path(run), on_notice, on_progress, code, own)
     return Run(result.run, result.facts())
 
 

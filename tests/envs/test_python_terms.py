@@ -140,6 +140,12 @@ def test_wrong_terms_are_config_errors() -> None:
     with pytest.raises(ConfigError) as caught:
         walk(short=lambda before, after: 0.0)
     assert "4 arguments" in caught.value.message and "short(before, action, after, info)" in caught.value.hint
+    with pytest.raises(ConfigError, match="argument 2 is `action`, not `after`"):
+        walk(other=lambda before, after, car, team_size: 0.0)
+    with pytest.raises(ConfigError, match="`a b` cannot be the name"):
+        walk(**{"a b": gain})
+    with pytest.raises(ConfigError, match=r"`rewards\.weights\.env` is nan"):
+        walk(RewardSettings(weights={"env": np.nan}), gain=gain)
     with pytest.raises(ConfigError, match=r"`rewards.weights.gian`. Did you mean `rewards.weights.gain`"):
         walk(RewardSettings(weights={"gian": 1.0}), gain=gain)
     with pytest.raises(ConfigError, match=r"Unknown setting `rewards.weights.touch`"):

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import pytest
 
+from slipstream.agents.simple import RandomAgent
 from slipstream.contracts import ActionSpec, Array, EnvSpec, empty_rows, vector_obs
-from slipstream.envs.rewards import CombinedReward, RewardScheme, discount, weighted_terms
+from slipstream.envs.registry import EnvChoice
+from slipstream.envs.rewards import (
+    CombinedReward,
+    RewardScheme,
+    check_signature,
+    discount,
+    try_calls,
+    weighted_terms,
+)
 from slipstream.envs.soccer.game import Soccer
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
+from slipstream.vector.make import make_vector
 
 SCHEME = RewardScheme(
     ("goal", "near", "fast"),
@@ -58,6 +70,88 @@ def test_unknown_groups_are_config_errors() -> None:
     assert caught.value.hint == "groups: sparse, shaping."
     with pytest.raises(ConfigError, match=r"Unknown setting `rewards\.groups\.own`"):
         weighted_terms(SCHEME, RewardSettings(groups={"own": 0.5}))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e300])
+def test_weights_must_be_finite(number: float) -> None:
+    """A weight or factor that is NaN, infinite or too large for a float32 is an error with its key."""
+    for key, name in (("weights", "near"), ("groups", "shaping")):
+        with pytest.raises(ConfigError, match=rf"`rewards\.{key}\.{name}` is"):
+            weighted_terms(SCHEME, RewardSettings(**{key: {name: number}}))
+    both = RewardSettings(weights={"near": 1e30}, groups={"shaping": 1e30})
+    with pytest.raises(ConfigError, match=r"`rewards\.weights\.near` times the factor of its group is 1e\+60"):
+        weighted_terms(SCHEME, both)
+
+
+@pytest.mark.parametrize("name", ["a b", "x.y", "", "1st"])
+def test_names_of_terms_are_identifiers(name: str) -> None:
+    """The name of a term is part of settings, metrics and files, so other names are errors."""
+    with pytest.raises(ConfigError, match=f"`{name}` cannot be the name of a reward term"):
+        weighted_terms(SCHEME, RewardSettings(), [name])
+
+
+def test_parameters_of_another_form() -> None:
+    """A parameter named as one of another form or place is an error; other names and further defaults are free."""
+    form = ("before", "after", "clock")
+    free: list[Any] = [lambda a, b, c: 0.0, lambda *all: 0.0, lambda before, after, now, car=0: 0.0]
+    for term in free:
+        check_signature("mine", term, form)
+    wrong: list[tuple[Any, int, str]] = [
+        (lambda before, action, after: 0.0, 2, "action"),
+        (lambda after, before, clock: 0.0, 1, "after"),
+        (lambda x, y, info: 0.0, 3, "info"),
+    ]
+    for term, place, name in wrong:
+        with pytest.raises(ConfigError, match=f"argument {place} is `{form[place - 1]}`, not `{name}`") as caught:
+            check_signature("mine", term, form)
+        assert "def mine(before, after, clock)" in caught.value.hint
+
+
+class State(NamedTuple):
+    """A state of several arrays."""
+
+    ball: Array
+    goals: int
+
+
+def test_a_term_is_tried_before_it_is_compiled() -> None:
+    """Reading beyond an array or writing to it is an error with line and shapes; other exceptions are ignored."""
+    state, row = State(np.full(3, np.nan, np.float32), 2), np.zeros(4, np.float32)
+
+    def tried(term: Any) -> None:
+        try_calls("mine", term, ("state", "row"), [(state, row)])
+
+    def writes(state: Any, row: Any) -> float:
+        state.ball[1] = 7
+        return 1 / 0
+
+    tried(lambda state, row: 1 / 0)
+    tried(lambda state, row: math.log(float(row[0])) + state.ball[2])
+    with pytest.raises(ConfigError, match=r"beyond an array, in line \d+ of test_rewards.py: .*: index 9") as caught:
+        tried(numba.njit(lambda state, row: row[9]))
+    assert caught.value.hint == "shapes: ball [3], row [4]"
+    with pytest.raises(ConfigError, match=r"`mine` writes to `state\.ball`"):
+        tried(writes)
+    with pytest.raises(ConfigError, match=r"`mine` writes to `row`"):
+        tried(lambda state, row: row.fill(1))
+    assert np.isnan(state.ball).all() and not row.any()
+
+
+@pytest.mark.parametrize("game", ["kart", "treechop"])
+def test_an_index_beyond_the_state_is_an_error(game: str) -> None:
+    """A compiled term of a game of one agent that reads too far, even late, is named with its line and the shapes."""
+
+    def late(before: Any, after: Any, clock: Any) -> float:
+        return float(after[after.size + 7]) if before[0] != after[0] or before[1] != after[1] else 0.0
+
+    vector = make_vector(EnvChoice(game, terms={"mine": late}), 2)
+    rows = empty_rows(vector.spec, 2)
+    vector.reset(rows)
+    random = RandomAgent(vector.spec)
+    with pytest.raises(ConfigError, match=r"`mine` reads beyond an array, in line \d+ of test_rewards.py") as caught:
+        for _ in range(50):
+            vector.step(random.act(rows.obs).reshape(2, -1), rows)
+    assert "shapes: before [" in caught.value.hint
 
 
 def test_the_reward_is_the_weighted_sum() -> None:

@@ -202,6 +202,23 @@ def test_the_command(make_demos: Callable[..., Path], tmp_path: Path, monkeypatc
     assert "No demos at nowhere: no such folder." in done.stderr
 
 
+@pytest.mark.parametrize("words", [["--observation", "my_rocket:see"], ["--observation=my_rocket:see"]])
+def test_the_observation_builder_of_demos_is_named(
+    words: list[str], make_demos: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A clone of demos recorded with a builder prints and stores its flag; other words of a file are not printed."""
+    folder = make_demos(env="rocket")
+    (origin,) = folder.glob("shards/*/shard.json")
+    told = {"argv": ["slipstream", "record", "run:r", *words, "--episodes", "2"], "modules": ["my_rocket"]}
+    origin.write_text(json.dumps(told))
+    result, _ = cloned(folder, tmp_path / "run", clone__epochs=1)
+    (line,) = result.next_steps
+    assert line.endswith("--import my_rocket --observation my_rocket:see")
+    assert json.loads(RunDir(tmp_path / "run").provenance.read_text())["observation"] == "my_rocket:see"
+    origin.write_text(json.dumps({"argv": ["record", "--observation", "a:b; rm"]}))
+    assert "--observation" not in cloned(folder, tmp_path / "other", clone__epochs=1)[0].next_steps[0]
+
+
 def test_a_frozen_trunk_uses_cached_features(tmp_path: Path) -> None:
     """Heads are trained on cached features, and the clone plays on pixels."""
     from slipstream.api import train

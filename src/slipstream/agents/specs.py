@@ -42,7 +42,8 @@ def load_agent(text: str, spec: EnvSpec, choice: EnvChoice, sampled: bool = Fals
         if choice.observation is not None:
             raise ConfigError(
                 f"`{text}` reads the observation of `{spec.name}` itself, not that of your observation builder.",
-                "choose random or a run: --opponent, evaluation.opponent",
+                f"leave out --observation, or give random or a run instead of {text}; in a league: "
+                "--set 'league.anchors=[random]'",
             )
         if rest in game.choosers:
             return ChoosingAgent(text, spec, game.choosers[rest])

@@ -39,7 +39,7 @@ def load_start(text: str, design: Design, params_and_stats: Array, spec: EnvSpec
     path = find(RunDir.open(folder), which)
     checkpoint = load(path, groups=("policy",))
     source = TrainedAgent.from_checkpoint(text, checkpoint)
-    _check(source, design)
+    _check(source, design, spec, RunDir(folder).observation)
     if spec is not None:
         source.check_meanings(spec)
     params, mean, scale = design.split_params_and_stats(params_and_stats)
@@ -71,8 +71,16 @@ def _statistics(mean: Array, scale: Array) -> dict[str, Array]:
     return {"obs.count": np.full(1, FROZEN_COUNT), "obs.mean": mean.astype(np.float64), "obs.variance": variance}
 
 
-def _check(source: TrainedAgent, design: Design) -> None:
+def _check(source: TrainedAgent, design: Design, spec: EnvSpec | None, builder: str) -> None:
     if (source.obs, source.action) != (design.obs, design.action):
+        if spec is not None and source.meanings.get("observation") != spec.meanings.get("observation"):
+            source.check_meanings(spec)
+        if builder:
+            raise ConfigError(
+                f"{source.name} has other observation or action spaces than this env: its demos were recorded with the "
+                f"observation builder {builder}.",
+                f"give the same builder: --observation {builder} --import {builder.partition(':')[0]}",
+            )
         raise ConfigError(
             f"{source.name} has other observation or action spaces than this env.",
             "start from a run on the same env with the same env settings",

@@ -72,6 +72,8 @@ class NanGuard:
         self._vector = vector
         self._first = first
         self._faults: list[Fault] = []
+        builder = dict(vector.spec.world).get("observation")
+        self._observation = f"The observation of your builder `{builder}`" if builder else "The observation"
 
     def mask(self, t: int, step: int, rollout: Rollout, rows: Rows) -> list[int]:
         """Mask the envs with a non-finite number at step `t` of a rollout, truncate their episodes and reset them.
@@ -89,7 +91,7 @@ class NanGuard:
         for env in envs:
             own = slice(env * agents, (env + 1) * agents)
             bad_terms = [name for k, name in enumerate(terms) if not np.isfinite(rows.terms[own, k]).all()]
-            what = "The observation" if bad_obs[own].any() else "The reward"
+            what = self._observation if bad_obs[own].any() else "The reward"
             what = f"Reward term `{'`, `'.join(bad_terms)}`" if bad_terms else what
             seed = -1 if ended[own].any() else seeds[env]  # after an end the vector has begun the next episode
             self._faults.append(Fault(self._first + env, seed, step, what))

@@ -176,7 +176,9 @@ class League:
 
     def _game_anchors(self) -> tuple[str, ...]:
         game, _ = parse(self._choice.name)
-        return game.opponents if game is not None else ()
+        if game is None:
+            return ()
+        return game.opponents if self._choice.observation is None else ("random",)  # scripted players cannot read it
 
     def _retire(self, player: Player, why: str) -> None:
         if not player.retired:

@@ -139,6 +139,17 @@ class RunDir:
         return module_names(facts.get("modules")) if isinstance(facts, dict) else []
 
     @property
+    def observation(self) -> str:
+        """The observation builder `MODULE:NAME` with which the demos of a clone were recorded; empty if unknown."""
+        try:
+            facts = json.loads(self.provenance.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return ""
+        found = str(facts.get("observation", "")) if isinstance(facts, dict) else ""
+        module, _, name = found.partition(":")
+        return found if module_names([module, name]) == [module, name] else ""
+
+    @property
     def resume_command(self) -> str:
         """The command that resumes the run, with the modules that it needs."""
         return f"slipstream resume {shlex.quote(str(self.path))}" + "".join(f" --import {one}" for one in self.modules)

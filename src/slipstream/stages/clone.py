@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ from slipstream.vector.make import make_vector
 
 OnNotice = Callable[[str], None]
 Progress = Callable[[int, int], None]
+OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""`MODULE:NAME`."""
 STATE_KEYS = ("epoch", "seconds", "best", "waited", "round", "done")
 """The fields of `State` that a checkpoint stores."""
 
@@ -135,6 +139,7 @@ def clone(
         code = code or UserCode()
         origin = {"stage": "clone", "env": demos.schema.env, "modules": list(code.modules)}
         origin |= {"demos": str(folder), "checksum": demos.checksum}
+        origin |= {"observation": builder} if (builder := _observation(demos)) else {}
         write_json(place.provenance, provenance.collect(sys.argv) | origin)
         provenance.record_plan(place, plan.rows())
         return _drive(cloner, settings, place, State(), plan, demos, code, observers, on_notice, on_progress, began)
@@ -299,6 +304,17 @@ def _modules(demos: Demos) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _observation(demos: Demos) -> str:
+    """The observation builder `MODULE:NAME` of demos that were recorded by a command with one; empty if unknown."""
+    for shard in demos.shards:
+        words = shard.origin.get("argv")
+        texts = [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+        for flag, value in [*pairwise(texts), *(text.partition("=")[::2] for text in texts)]:
+            if flag == "--observation" and OBJECT.fullmatch(value):
+                return value
+    return ""
+
+
 def _check_dagger(settings: Settings, demos: Demos, code: UserCode) -> None:
     """Raise before the first epoch if DAgger cannot make its env or its expert."""
     if not settings.clone.dagger:
@@ -308,15 +324,30 @@ def _check_dagger(settings: Settings, demos: Demos, code: UserCode) -> None:
     if missing and (not is_registered(demos.schema.env) or expert.partition(":")[0] in missing):
         flags = " ".join(f"--import {name}" for name in missing)
         raise ConfigError(f"The demos in {demos.path} were recorded with {flags}, and DAgger plays.", f"add {flags}")
+    if demos.schema.env.startswith("python:") and code.factory is None:
+        raise ConfigError(
+            f"The demos in {demos.path} are of `{demos.schema.env}`, which a Python function made, and DAgger plays.",
+            "give the function: slipstream.clone(demos, env=lambda: MyEnv(), ...)",
+        )
     choice = choose_env(demos.schema.env, settings, **vars(code))
     with contextlib.closing(make_vector(choice, 1)) as vector:
+        if (vector.spec.obs, vector.spec.action) != (demos.schema.obs, demos.schema.action):
+            raise ConfigError(
+                f"`{choice.name}` has other observation or action spaces than the demos in {demos.path}.",
+                "give the environment that they were recorded in",
+            )
         load_agent(expert, vector.spec, choice)
 
 
 def next_steps(demos: Demos, run: Path, code: UserCode) -> list[str]:
     """What to do with a clone: the commands that train it further, for the games that it can play."""
     env, start = demos.schema.env, f"--start run:{shlex.quote(str(run))}"
-    flags = code.flags + "".join(f" --import {name}" for name in _modules(demos) if name not in code.modules)
+    builder = _observation(demos)
+    needed = [builder.partition(":")[0]] if builder else []
+    if not is_registered(env):
+        needed = _modules(demos)  # some of them register it
+    flags = code.flags + "".join(f" --import {name}" for name in needed if name not in code.modules)
+    flags += f" --observation {builder}" if builder and code.observation is None else ""
     command = f"train from it: slipstream train {env} {start}{flags}"
     kind, _, name = env.partition(":")
     if kind == "python":

@@ -381,6 +381,103 @@ def test_terms_of_the_user() -> None:
         Rocket(1, extra_terms={"mine": lambda before, after, car, team_size: before.speed})
 
 
+def writes(before: Any, after: Any, car: int, team_size: int) -> float:
+    """Writes to the state at a kick-off."""
+    after.cars[car, 10] = 0.5
+    return 0.0
+
+
+def writes_later(before: Any, after: Any, car: int, team_size: int) -> float:
+    """Would write to the state after a goal."""
+    if after.goals > 0:
+        before.ball[0] = 0.0
+    return 0.0
+
+
+def adds_later(before: Any, after: Any, car: int, team_size: int) -> float:
+    """Would add to the state in place after a goal."""
+    if after.goals > 0:
+        ball = after.ball
+        ball += 1.0
+    return 0.0
+
+
+def beyond(before: Any, after: Any, car: int, team_size: int) -> float:
+    """Reads a car that does not exist, for the last car."""
+    return float(after.cars[car + 1, 10])
+
+
+def test_terms_that_leave_their_arrays_are_refused() -> None:
+    """A term that writes to the state, or would, and one that reads beyond an array, are errors with the line."""
+    with pytest.raises(ConfigError, match=r"`mine` writes to `after\.cars`") as caught:
+        Rocket(1, extra_terms={"mine": writes})
+    assert "after.cars.copy()" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"it writes to an array .*, in line \d+ of test_game.py: before\.ball"):
+        Rocket(1, extra_terms={"mine": writes_later})
+    with pytest.raises(ConfigError, match="it writes to an array"):
+        Rocket(1, extra_terms={"mine": adds_later})
+    with pytest.raises(ConfigError, match=r"`mine` reads beyond an array, in line \d+ of .*index 4 is out") as caught:
+        Rocket(1, team_size=2, extra_terms={"mine": beyond})
+    assert caught.value.hint == "shapes: ball [25], cars [4, 36], pads [34], flips [4], present [4]"
+    with pytest.raises(ConfigError, match="argument 2 is `after`, not `action`"):
+        Rocket(1, extra_terms={"mine": lambda before, action, after, info: 0.0})
+
+
+def builder(at: float, change: str) -> Any:
+    """A builder that changes the ball at some share of the match."""
+
+    def build(state: Any, car: int, team_size: int) -> Any:
+        out = state.ball[:3].copy()
+        if state.time_left <= at and change == "set":
+            state.ball[:] = 0.0
+        if state.time_left <= at and change == "sort":
+            state.ball.sort()
+        return out
+
+    return build
+
+
+def test_builders_that_write_to_the_state_are_refused() -> None:
+    """A builder cannot change the game: at the start an error names the array, later one names env, car and step."""
+    for change in ("set", "sort"):
+        with pytest.raises(ConfigError, match=r"Observation builder `build` writes to `state\.ball`"):
+            Rocket(1, observation=builder(1.0, change))
+    game, rows = begin(1, observation=builder(0.99, "set"), match_seconds=5.0)
+    with pytest.raises(EnvError, match=r"raised ValueError in env 0, car 0, at step \d.*read-only") as caught:
+        for _ in range(9):
+            game.step(np.full((2, 1), AHEAD, np.int32), rows)
+    assert "copy()" in caught.value.hint
+    with pytest.raises(ConfigError, match=r"`see_and_clear` writes to `state\.ball`"):
+        Rocket(1, observation=numba.njit(see_and_clear))
+    with pytest.raises(
+        ConfigError, match=r"`clear_later` cannot be compiled: it writes to an array .*state\.ball\[0\]"
+    ):
+        Rocket(1, observation=numba.njit(clear_later))
+
+
+def see_and_clear(state: Any, car: int, team_size: int) -> Any:
+    """Clears what it has seen."""
+    out = state.ball[:3].copy()
+    state.ball[:3] = 0.0
+    return out
+
+
+def clear_later(state: Any, car: int, team_size: int) -> Any:
+    """Would clear a number after a goal."""
+    if state.goals > 0:
+        state.ball[0] = 0.0
+    return state.ball[:3].copy()
+
+
+def test_a_term_sees_the_state_before_a_step() -> None:
+    """The kept state is that of the step before, step after step."""
+    game, rows = begin(2, extra_terms={"moved": lambda before, after, car, team_size: after.cars[car, 12]})
+    for _ in range(3):
+        ball, time = game._balls.copy(), game._clock.copy()
+        game.step(np.full((4, 1), AHEAD, np.int32), rows)
+        assert np.array_equal(game._before.balls, ball) and np.array_equal(game._before.clock, time)
+
+
 def see(state: Any, car: int, team_size: int) -> Any:
     """The ball's position and the car's y."""
     out = np.zeros(4, np.float32)
@@ -396,8 +493,9 @@ def test_an_observation_builder(tmp_path: Path) -> None:
         assert game.spec.obs.width == 4 and (rows.obs[:, 3] < 0).all()
     assert (games[0][1].obs == games[1][1].obs).all()
     choice = EnvChoice("rocket", observation=see)
-    with pytest.raises(ConfigError, match="scripted:driver` reads the observation"):
+    with pytest.raises(ConfigError, match="scripted:driver` reads the observation") as caught:
         load_agent("scripted:driver", games[0][0].spec, choice)
+    assert "leave out --observation" in caught.value.hint and "league.anchors=[random]" in caught.value.hint
     assert len(labels_of(games[0][0].spec).obs) == 4
 
 
@@ -416,9 +514,47 @@ def test_wrong_observation_builders() -> None:
         begin(1, observation=lambda state, car, team_size: [0.0] * (1 + car))
     with pytest.raises(ConfigError, match=r"`<lambda>` returns nan as value 1 at a kick-off"):
         Rocket(1, observation=lambda state, car, team_size: [0.0, np.nan])
-    for builder in (only_second_car, numba.njit(only_second_car)):
+    for own in (only_second_car, numba.njit(only_second_car)):
         with pytest.raises(EnvError, match=r"`only_second_car` returned inf as value 0 in env 0, car 1, at the start"):
-            begin(1, observation=builder)
+            begin(1, observation=own)
+    for own in (complex_ball, numba.njit(complex_ball)):
+        with pytest.raises(ConfigError, match="`complex_ball` returns complex numbers"):
+            Rocket(1, observation=own)
+
+
+def complex_ball(state: Any, car: int, team_size: int) -> Any:
+    """The ball's height as a complex number."""
+    return np.full(2, state.ball[2] + 1j)
+
+
+def nan_later(state: Any, car: int, team_size: int) -> Any:
+    """NaN as soon as the match has begun."""
+    return np.full(2, 0.0 if state.time_left == 1 else np.nan)
+
+
+def test_a_builder_that_returns_nan_later_is_named(tmp_path: Path) -> None:
+    """The report of a masked observation names the builder."""
+    with pytest.raises(EnvError, match=r"The observation of your builder `nan_later` was not finite in env 0"):
+        ss.train("rocket", preset="smoke", observation=nan_later, run=tmp_path / "run", plan__collector="local")
+
+
+@pytest.mark.slow
+def test_a_league_with_an_observation_builder(tmp_path: Path) -> None:
+    """A league whose anchor is `random` trains with a builder."""
+    league = ss.compete(
+        "rocket",
+        steps=512,
+        run=tmp_path / "league",
+        observation=see,
+        league__anchors=["random"],
+        league__snapshot=256,
+        league__rating_games=2,
+        env__match_seconds=2.0,
+        evaluation__games=2,
+        preset="smoke",
+    )
+    for table in league.facts["ladder"]["tables"]:
+        assert "random" in {player["agent"] for player in table["players"]}
 
 
 @pytest.mark.slow

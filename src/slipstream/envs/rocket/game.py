@@ -93,7 +93,11 @@ class Rocket(ArraySnapshot):
         self.payout = CombinedReward(SCHEME, given.rewards, self.spec, envs, given.gamma, tuple(given.extra_terms))
         self._matches = Matches(
             self._balls, self._bodies, self._pads, self._flips, self._present, self._clock, self._score
-        )
+        ).view()
+        """What functions of the user see."""
+        self._kept = self._matches.copy()
+        self._before = self._kept.view()
+        """The matches before a step, for terms of the user."""
         self._terms = compile_terms(dict(given.extra_terms), self._matches, self.payout.values)
 
     def reset(self, out: Rows) -> None:
@@ -121,7 +125,9 @@ class Rocket(ArraySnapshot):
         """Step every match."""
         old_balls, old_cars, old_score = self._balls.copy(), self._bodies.copy(), self._score.copy()
         present, acted = self._present, self._present.reshape(-1).copy()
-        before = self._matches.copy() if self._terms else None
+        if self._terms:
+            for kept, array in zip(self._kept, self._matches, strict=True):
+                kept[:] = array
         self._advance(self._everyone, self._controls.of(action))
         if self.spec.exact:
             self.history[self._everyone, self.count] = action.reshape(self.envs, self._slots, -1)
@@ -130,10 +136,10 @@ class Rocket(ArraySnapshot):
         batch.value_terms(
             self._balls, self._bodies, old_balls, old_cars, present, scored, won, self.payout.values, self.behaviour
         )
-        if before is not None:
+        if self._terms:
             self._write_clock(self._everyone)
             for column, term in enumerate(self._terms, len(TERMS)):
-                value_term(term, before, self._matches, self.payout.values, column)
+                value_term(term, self._before, self._matches, self.payout.values, column)
         for env in np.flatnonzero((scored != 0) & ~over).tolist():
             self._kick_off(env)
         if self.payout.shaped:

@@ -8,14 +8,20 @@ which cars play.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.envs.rewards import COMPILE_ERRORS, check_signature, compile_for, describe_compile_error
+from slipstream.envs.rewards import (
+    COMPILE_ERRORS,
+    check_signature,
+    compile_for,
+    describe_compile_error,
+    try_calls,
+)
 from slipstream.envs.rocket.batch import BODY, FORWARD, LEFT, ONE, POS, UP, ZERO, F
 from slipstream.errors import ConfigError, EnvError
 from slipstream.system.numba_compile import Number, compiled_here, inlined
@@ -51,6 +57,13 @@ class Matches(NamedTuple):
     def copy(self) -> Matches:
         """Copies of all arrays."""
         return Matches(*(array.copy() for array in self))
+
+    def view(self) -> Matches:
+        """Read-only views of all arrays; numba refuses to compile a function that writes to them."""
+        views = Matches(*(array.view() for array in self))
+        for array in views:
+            array.flags.writeable = False
+        return views
 
 
 @inlined
@@ -102,14 +115,20 @@ def write_observations(build: Callable[..., Array], envs: Array, matches: Matche
     return -1, 0
 
 
-def compile_terms(terms: dict[str, Callable[..., Any]], matches: Matches, values: Array) -> list[Any]:
+def compile_terms(terms: Mapping[str, Callable[..., Any]], matches: Matches, values: Array) -> list[Any]:
     """Compile the terms for the types of the arrays; no car may be present yet."""
-    state = numba.typeof(view_of(matches, 0, 0))  # type: ignore[no-untyped-call]
-    compiled = []
+    state, cars = numba.typeof(view_of(matches, 0, 0)), matches.present.shape[1]  # type: ignore[no-untyped-call]
+    start, compiled = _kick_off(cars), []
     for name, function in terms.items():
-        compiled.append(compile_for(name, function, TERM_FORM, (state, state, numba.int64, numba.int64)))
+        calls = _calls(cars, start, start)
+        compiled.append(compile_for(name, function, TERM_FORM, (state, state, numba.int64, numba.int64), calls))
         value_term(compiled[-1], matches, matches, values, 0)
     return compiled
+
+
+def _calls(cars: int, *matches: Matches) -> list[tuple[Any, ...]]:
+    """The arguments with which a function of states is called for every car of the first match."""
+    return [(*(view_of(one, 0, int(car >= cars // 2)) for one in matches), car, cars // 2) for car in range(cars)]
 
 
 class ObservationBuilder:
@@ -125,24 +144,33 @@ class ObservationBuilder:
 
     def _probe(self) -> int:
         """Call the function once with a made-up kick-off and return the length of its result."""
-        matches = _kick_off(self._cars)
+        matches = _kick_off(self._cars).view()
+        calls = _calls(self._cars, matches)
+        if self._compiled:
+            self._try(calls)
         try:
             with np.errstate(all="ignore"):
-                found = self._function(view_of(matches, 0, 0), 0, self._cars // 2)
-            if self._compiled:
+                seen = np.asarray(self._function(*calls[0]))
+            real = seen.dtype.kind != "c"
+            if self._compiled and real:
                 write_observations(self._function, np.zeros(0, np.int64), matches, np.zeros((self._cars, 1), F))
-            seen = np.asarray(found, F)
-        except COMPILE_ERRORS as error:
-            why = describe_compile_error(error, self._function)
-            raise ConfigError(
-                f"Observation builder `{self.name}` cannot be compiled: {why}",
-                "return an array of one dimension; without numba.njit it is called in Python",
-            ) from error
+            with np.errstate(all="ignore"):
+                seen = np.asarray(seen, F) if real else seen
         except Exception as error:
+            if self._compiled and isinstance(error, COMPILE_ERRORS):
+                why = describe_compile_error(error, self._function)
+                raise ConfigError(
+                    f"Observation builder `{self.name}` cannot be compiled: {why}",
+                    "return an array of one dimension; without numba.njit it is called in Python",
+                ) from error
+            if _is_write(error):
+                self._try(calls[:1])
             raise ConfigError(
                 f"Observation builder `{self.name}` raised {type(error).__name__}: {error}.",
                 "return an array of numbers for every car of a kick-off",
             ) from error
+        if not real:
+            raise ConfigError(f"Observation builder `{self.name}` returns complex numbers.", "return real numbers")
         if seen.ndim != 1 or not seen.size:
             raise ConfigError(
                 f"Observation builder `{self.name}` returns an array of shape {seen.shape}.",
@@ -154,6 +182,9 @@ class ObservationBuilder:
                 "return finite numbers; at a kick-off all speeds are 0",
             )
         return int(seen.size)
+
+    def _try(self, calls: Sequence[tuple[Any, ...]]) -> None:
+        try_calls(self.name, self._function, OBSERVATION_FORM, calls, "Observation builder")
 
     def write(self, envs: Array, matches: Matches, obs: Array, first: int, steps: Array) -> None:
         """Write the observations of some envs; those of absent cars are zero. `first` is the index of the first env."""
@@ -176,7 +207,7 @@ class ObservationBuilder:
                     raise EnvError(
                         f"Observation builder `{self.name}` raised {type(error).__name__} in env {first + env}, car "
                         f"{car}, at step {steps[env]} of the match: {error}.",
-                        "fix the function",
+                        "change a copy, such as state.ball.copy()" if _is_write(error) else "fix the function",
                     ) from error
                 if seen.shape != (self.width,):
                     raise self._wrong_shape(seen.shape, row, first, steps)
@@ -204,6 +235,11 @@ class ObservationBuilder:
             f"{first + env}, car {car}, at step {steps[env]} of the match.",
             "return the same number of values every time",
         )
+
+
+def _is_write(error: Exception) -> bool:
+    """Whether an exception is NumPy's for writing to an array of the state."""
+    return isinstance(error, ValueError) and "read-only" in str(error)
 
 
 def _kick_off(cars: int) -> Matches:

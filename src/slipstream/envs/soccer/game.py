@@ -56,7 +56,6 @@ class Soccer(ArraySnapshot):
         self._before = np.zeros_like(self.state)
         self._extra = bool(self.payout.weights[T_EXTRA : len(TERMS)].any())
         self._acted, self._sizes = np.ones(rows, np.uint8), np.zeros(envs, np.int64)
-        self._terms = [compile_term(name, function, ("car", "team_size")) for name, function in extra.items()]
         self._seed, self._first, self._slots = given.seed, first, slots
         self._kind = KINDS.index(given.actions)
         self._match_ticks = max(round(given.match_seconds * TICK_HZ), 1)
@@ -65,6 +64,9 @@ class Soccer(ArraySnapshot):
         targets = target_tasks(self.spec, first, envs)
         self._rules = self._task_rules, targets, slots, self._match_ticks, np.float32(given.random_starts)
         self._begin(np.zeros((rows, self.spec.obs.width), np.float32), self._acted)
+        row = self.state[0], self.state[0], self.clock[0]
+        calls = [(*row, car, slots) for car in range(2 * slots)]
+        self._terms = [compile_term(name, function, ("car", "team_size"), calls) for name, function in extra.items()]
 
     def _begin(self, obs: Array, active: Array) -> None:
         games = np.zeros(self.envs, np.int64)
