@@ -75,6 +75,10 @@ def test_modules_are_named_and_described(path: Path) -> None:
     assert described.endswith(".") and len(described) <= 120
 
 
+COMPILES = {"envs/native/rewrite.py", "envs/native/build.py"}
+"""Compile the functions of native games, which come from modules that Python has imported, never from other files."""
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_loads_code_from_files(path: Path) -> None:
     """No pickle, no eval, no exec, no unsafe YAML, no unsafe torch.load, anywhere that reads what others wrote."""
@@ -87,7 +91,8 @@ def test_nothing_loads_code_from_files(path: Path) -> None:
             assert "cloudpickle" not in roots or name in {*PICKLES, *TRUSTED}
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            assert called not in {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load"}
+            assert called not in {"exec", "compile"} or name in COMPILES
+            assert called not in {"eval", "yaml.load", "yaml.unsafe_load"}
             said = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
             assert called != "torch.load" or said.get("weights_only") == "True"
             assert called != "np.load" or said.get("allow_pickle") == "False"

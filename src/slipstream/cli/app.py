@@ -38,6 +38,7 @@ ORDER = (
     "bench",
     "envs",
     "check-env",
+    "new-game",
     "agents",
     "convert",
     "doctor",

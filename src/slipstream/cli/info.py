@@ -26,7 +26,8 @@ def envs(as_json: bool, modules: tuple[str, ...]) -> None:
     others = sorted(f"gymnasium:{name}" for name in gymnasium.registry)
     lines = []
     for name, game in games().items():
-        lines.append(f"{name:<28}{game.summary} ({', '.join(f'{name}:{variant}' for variant in game.variants)})")
+        variants = ", ".join(f"{name}:{variant}" if variant else name for variant in game.variants)
+        lines.append(f"{name:<28}{game.summary} ({variants})")
     lines += ["", f"{len(others)} Gymnasium environments:", *_columns(others)]
     print_result({"games": native, "gymnasium": others}, as_json, "\n".join(lines))
 
@@ -60,13 +61,13 @@ def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
 
 @main.command("check-env")
 @click.argument("env")
-@click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="Number of random steps.")
+@click.option("--steps", type=click.IntRange(min=1), help="Number of random steps [200; 10,000 in a native game].")
 @settable
 @shared
-def check_env(env: str, steps: int, as_json: bool, **flags: Any) -> None:
+def check_env(env: str, steps: int | None, as_json: bool, **flags: Any) -> None:
     """Take random steps in a Gymnasium ENV and list all problems that would affect training, with hints.
 
-    The exit code is 3 if there is a problem.
+    A native game is played compiled and as plain Python, which must be equal. The exit code is 3 if there is a problem.
     """
     from slipstream.envs.adapters.env_checker import inspect_env
     from slipstream.envs.registry import parse
@@ -74,15 +75,19 @@ def check_env(env: str, steps: int, as_json: bool, **flags: Any) -> None:
     from slipstream.vector.make import make_one, make_vector
 
     choice, resolved, _ = prepare(env, given(flags))
-    if parse(env)[0] is not None:
+    game = parse(env)[0]
+    if game is not None and game.check is None:
         raise EnvError(f"`{env}` is a built-in game, which has its own tests.", "name one as gymnasium:ID")
-    checked_here = env.startswith("gymnasium:") and not choice.python
-    options = ({"disable_env_checker": True} if checked_here else {}) | choice.env.options
-    made = make_one(replace(choice, env=choice.env.model_copy(update={"options": options})))
-    try:
-        report = inspect_env(made, steps, resolved.settings.seed)
-    finally:
-        made.close()
+    if game is not None and game.check is not None:
+        report = game.check(steps or 10_000, resolved.settings.seed)
+    else:
+        checked_here = env.startswith("gymnasium:") and not choice.python
+        options = ({"disable_env_checker": True} if checked_here else {}) | choice.env.options
+        made = make_one(replace(choice, env=choice.env.model_copy(update={"options": options})))
+        try:
+            report = inspect_env(made, steps or 200, resolved.settings.seed)
+        finally:
+            made.close()
     if choice.terms or choice.observation:
         make_vector(choice, 1).close()  # raises for a term or builder that the environment cannot take
     lines = [f"problem: {problem.what}\n   hint: {problem.hint}" for problem in report.problems]
@@ -93,6 +98,24 @@ def check_env(env: str, steps: int, as_json: bool, **flags: Any) -> None:
     print_result({"env": env} | asdict(report), as_json, "\n".join([*lines, f"{env}: {verdict} ({counts})"]))
     if report.problems:
         sys.exit(EnvError.code)
+
+
+@main.command("new-game")
+@click.argument("name")
+@listing
+def new_game(name: str, as_json: bool, modules: tuple[str, ...]) -> None:
+    """Write the skeleton of a native game, NAME.py, and a test of it into the current folder."""
+    from slipstream.envs.registry import import_modules
+    from slipstream.stages.write_game import write_game
+
+    import_modules(modules)
+    files = [str(path) for path in write_game(name)]
+    lines = [
+        *(f"wrote {file}" for file in files),
+        f"check it: slipstream check-env {name} --import {name}",
+        f"train it: slipstream train {name} --import {name} --steps 1000000",
+    ]
+    print_result({"files": files}, as_json, "\n".join(lines))
 
 
 @main.command()

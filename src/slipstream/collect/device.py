@@ -414,7 +414,7 @@ class DeviceCollector:
         shown = len(self._games)
         envs = _some(episodes[:, ENDED], shown)
         self._games[:shown, :4] = episodes[envs]
-        counted = self._behaviour.view(-1, agents, len(spec.behaviours))[envs]
+        counted = self._behaviour.view(self.game.envs, agents, len(spec.behaviours))[envs]
         for side in range(2):
             chosen = (self._sides == side).to(counted.dtype)[None, :, None]
             mean = (counted * chosen).sum(1) / chosen.sum().clamp(min=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows, Vector
 from slipstream.settings import EnvSettings, RewardSettings
@@ -36,6 +36,8 @@ class UserCode:
     """The user's own observation builder, for `rocket`."""
     agents: Mapping[str, Any] = field(default_factory=dict)
     """The user's own agents, given as Python objects, by name; their agent spec is `python:NAME`."""
+    games: Mapping[str, DeclaredGame] = field(default_factory=dict)
+    """The user's own native games, given as Python objects, by name."""
     networks: Mapping[str, type] = field(default_factory=dict)
     """The user's own networks, given as Python classes, by the name that `policy.network` has for them."""
     trust: bool = False
@@ -191,6 +193,8 @@ class Game:
     """Curriculum stages, easiest first, as `TASK` or `TASK vs AGENT`; a variant uses those of its own tasks."""
     scheme: Callable[[], RewardScheme] | None = None
     """Returns the reward terms with their weights and groups."""
+    check: Callable[[int, int], Any] | None = None
+    """(decisions, seed) -> the report of `check-env`; None for games that have their own tests."""
     variant_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Fields that differ for a variant, by variant and field name; `OWN` is for files and Python functions."""
 
@@ -198,6 +202,20 @@ class Game:
     def players(self) -> list[str]:
         """Names of all scripted players."""
         return [*self.scripted, *self.choosers]
+
+
+class DeclaredGame(Protocol):
+    """A game object that is given instead of the name of an environment, such as a `native.Game`."""
+
+    name: str
+
+    def declare(self) -> Game:
+        """The game as the registry lists it."""
+
+
+def is_declared_game(value: object) -> TypeGuard[DeclaredGame]:
+    """Whether an object is a game that can declare itself."""
+    return callable(getattr(type(value), "declare", None)) and isinstance(getattr(value, "name", None), str)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import PurePath
@@ -20,14 +20,24 @@ from typing import Any
 
 from slipstream.contracts import EnvSpec
 from slipstream.envs.adapters.declarations import ATARI, ENVPOOL, PETTINGZOO
-from slipstream.envs.game import OWN, Chooser, EnvChoice, Game, Labels, ScriptedPlayer, UserCode
+from slipstream.envs.game import (
+    OWN,
+    Chooser,
+    DeclaredGame,
+    EnvChoice,
+    Game,
+    Labels,
+    ScriptedPlayer,
+    UserCode,
+    is_declared_game,
+)
 from slipstream.envs.kart.declaration import KART
 from slipstream.envs.metta.declaration import METTAGRID
 from slipstream.envs.rocket.declaration import ROCKET
 from slipstream.envs.soccer.declaration import SOCCER
 from slipstream.envs.tiny.declaration import MIXED, PIXELS, RECALL
 from slipstream.envs.treechop.declaration import TREECHOP
-from slipstream.errors import ConfigError, EnvError, did_you_mean, user_frames
+from slipstream.errors import ConfigError, EnvError, SlipstreamError, did_you_mean, user_frames
 from slipstream.system import user_modules
 
 __all__ = [
@@ -84,8 +94,14 @@ def register(name: str, game: Game) -> None:
     _registered[name] = game
 
 
+def register_games(games: Mapping[str, DeclaredGame]) -> None:
+    """Add games that were given as Python objects."""
+    for name, game in games.items():
+        register(name, game.declare())
+
+
 def import_modules(modules: Sequence[str]) -> None:
-    """Import the modules given by the flag `--import`.
+    """Import the modules given by the flag `--import`, and add the native games that they define.
 
     The current folder is first on the path for them, and last from then on: files there replace no installed package.
     """
@@ -97,8 +113,11 @@ def import_modules(modules: Sequence[str]) -> None:
             sys.path.remove("")
         sys.path.insert(0, "")
         try:
-            importlib.import_module(module)
+            found = importlib.import_module(module)
             user_modules.allow(module)
+            register_games({one.name: one for one in vars(found).values() if is_declared_game(one)})
+        except SlipstreamError:
+            raise
         except (Exception, SystemExit) as error:  # the user's module can raise anything
             if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
                 raise ConfigError(f"{given}: {error}", _not_found_hint(in_variable)) from error

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from slipstream.agents.own import PREFIX, name_agents, register_agents
 from slipstream.agents.specs import load_trained, run_folder
@@ -28,6 +28,7 @@ from slipstream.config import (
     resolve,
 )
 from slipstream.demos.reader import Demos
+from slipstream.envs.game import DeclaredGame, is_declared_game
 from slipstream.envs.registry import (
     MINERL_PREFIXES,
     EnvChoice,
@@ -37,6 +38,7 @@ from slipstream.envs.registry import (
     load_object,
     name_made,
     parse,
+    register_games,
 )
 from slipstream.errors import ConfigError
 from slipstream.minecraft.env_settings import FORMATS, minerl_options, treechop_settings
@@ -49,8 +51,8 @@ from slipstream.settings import Settings
 from slipstream.system import user_modules
 from slipstream.training.build import choose_env
 
-EnvLike = str | Callable[[], Any]
-"""An environment: its name, or a function that makes it."""
+EnvLike = str | Callable[[], Any] | DeclaredGame
+"""An environment: its name, a function that makes it, or a native game."""
 AgentLike = Any
 """An agent: its spec as a string, or the user's own function, class or object (see `agents.own`)."""
 AGENT_OPTIONS = (
@@ -140,11 +142,15 @@ class Sources:
         own = Layer(str(run.path), dict(flatten(settings)))
         return resolve(own, flag_layer(self._flags())).settings
 
-    def code(self, factory: Callable[[], Any] | None = None) -> UserCode:
-        """The user's code that these arguments give."""
+    def code(self, factory: Callable[[], Any] | DeclaredGame | None = None) -> UserCode:
+        """The user's code that these arguments give; `factory` may also be a native game."""
+        games = {factory.name: factory} if is_declared_game(factory) else {}
+        make = cast("Callable[[], Any] | None", None if games else factory)
+        register_games(games)
         return UserCode(
             modules=tuple(self.modules),
-            factory=factory,
+            factory=make,
+            games=games,
             terms=load_terms(self.terms or {}, self.modules),
             observation=load_observation(self.observation, self.modules),
             agents=name_agents(self.agents),
@@ -323,10 +329,16 @@ def prepare(
     return Prepared(choose_env(name, resolved.settings, **vars(sources.code(factory))), resolved, own)
 
 
-def name_env(env: EnvLike, made: list[Any] | None = None) -> tuple[str, Callable[[], Any] | None]:
-    """The name and the factory of an environment; an env made for this is closed, or appended to `made`."""
+def name_env(env: EnvLike, made: list[Any] | None = None) -> tuple[str, Callable[[], Any] | DeclaredGame | None]:
+    """The name of an environment, and the factory or native game that it comes from; None for a name.
+
+    An env made for this is closed, or appended to `made`.
+    """
     if isinstance(env, str):
         return env, None
+    if is_declared_game(env):
+        register_games({env.name: env})
+        return env.name, env
     if not callable(env):
         raise ConfigError(
             f"An environment is a name or a function that makes it, not a {type(env).__name__}.",

@@ -22,7 +22,7 @@ from slipstream.agents.specs import load_agent
 from slipstream.agents.trained import TrainedAgent
 from slipstream.config import Resolved, dump, flatten
 from slipstream.contracts import Agent, EnvSpec
-from slipstream.envs.registry import EnvChoice, UserCode, parse, reference_opponent
+from slipstream.envs.registry import EnvChoice, UserCode, reference_opponent
 from slipstream.errors import ConfigError, EnvError, NonFiniteGame, NonFinitePolicy
 from slipstream.play.engine import GameResult
 from slipstream.play.games import GameSummary, play
@@ -310,8 +310,7 @@ def _play_games(
 
 
 def _evaluation_opponent(parts: TrainingParts, settings: Settings) -> str:
-    game, _ = parse(parts.choice.name)
-    default = reference_opponent(parts.choice) if game is not None else "random" if parts.spec.competitive else ""
+    default = reference_opponent(parts.choice) or ("random" if parts.spec.competitive else "")
     return settings.evaluation.opponent or default
 
 

@@ -16,7 +16,7 @@ from slipstream.envs.adapters import gymnasium as adapter
 from slipstream.envs.adapters.action_spaces import action_decoder, action_space
 from slipstream.envs.adapters.observation_spaces import list_encoder, obs_encoder, observation_space
 from slipstream.envs.python_terms import check_rewards, has_terms, make_python_terms
-from slipstream.envs.registry import MINERL_PREFIXES, EnvChoice, import_modules, parse
+from slipstream.envs.registry import MINERL_PREFIXES, EnvChoice, import_modules, parse, register_games
 from slipstream.errors import ConfigError, EnvError, EnvFault, SlipstreamError
 from slipstream.policies.network_registry import register_networks
 from slipstream.system.rng import env_seeds
@@ -37,6 +37,7 @@ def make_vector(
     `progress` is a shared array in which the vector reports the env that it steps.
     """
     import_modules(choice.modules)
+    register_games(choice.games)
     register_networks(choice.networks)
     vector = _make_envs(choice, envs, seed, first, progress)
     try:

@@ -1,0 +1,1 @@
+"""Native games that show the API, each in one short file."""
