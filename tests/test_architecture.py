@@ -75,6 +75,18 @@ def test_modules_are_named_and_described(path: Path) -> None:
     assert described.endswith(".") and len(described) <= 120
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_kernels_without_references_return_no_arrays(path: Path) -> None:
+    """An array that `compiled` or `inlined` returned would be freed twice, since they count no references."""
+    allowed = {"None", "Number", "int", "float", "bool", "tuple"}
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef):
+            kinds = {ast.unparse(one) for one in node.decorator_list}
+            if kinds & {"compiled", "inlined"}:
+                returned = set(re.findall(r"\w+", ast.unparse(node.returns) if node.returns else "nothing"))
+                assert returned <= allowed, f"{node.name} returns {returned}: use compiled_with_arrays"
+
+
 COMPILES = {"envs/native/rewrite.py", "envs/native/build.py"}
 """Compile the functions of native games, which come from modules that Python has imported, never from other files."""
 

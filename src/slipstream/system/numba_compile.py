@@ -131,8 +131,13 @@ def announce(notify: Callable[[str], object] = _print) -> None:
 
 
 def compiled(function: F) -> F:
-    """Compile with strict IEEE arithmetic: the same bits on every machine. The function cannot make arrays."""
+    """Compile with strict IEEE arithmetic: the same bits on every machine. The function returns no arrays."""
     return cast(F, numba.njit(**OPTIONS | WITHOUT_REFERENCES)(function))
+
+
+def compiled_with_arrays(function: F) -> F:
+    """Like `compiled`, for functions that return arrays, whose references are counted."""
+    return cast(F, numba.njit(**OPTIONS)(function))
 
 
 def compiled_here(function: F) -> F:

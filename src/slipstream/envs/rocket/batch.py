@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.system.numba_compile import Number, compiled, inlined
+from slipstream.system.numba_compile import Number, compiled, compiled_with_arrays, inlined
 
 F = np.float32
 ZERO, ONE = F(0), F(1)
@@ -146,7 +146,7 @@ def read_states(
                 seen += 1
 
 
-@compiled
+@compiled_with_arrays
 def match_results(before: Array, score: Array, played: Array, match: int) -> tuple[Array, Array, Array]:
     """For each match: who scored (1 blue, -1 orange), who won (1 blue, -1 orange), and whether it is over.
 

@@ -24,7 +24,7 @@ from slipstream.envs.rewards import (
 )
 from slipstream.envs.rocket.batch import BODY, FORWARD, LEFT, ONE, POS, UP, ZERO, F
 from slipstream.errors import ConfigError, EnvError
-from slipstream.system.numba_compile import Number, compiled_here, inlined
+from slipstream.system.numba_compile import Number, compiled_here, compiled_with_arrays
 
 TERM_FORM = ("before", "after", "car", "team_size")
 OBSERVATION_FORM = ("state", "car", "team_size")
@@ -66,7 +66,7 @@ class Matches(NamedTuple):
         return views
 
 
-@inlined
+@compiled_with_arrays
 def match_state(matches: Matches, env: int, team: int) -> MatchState:
     """The state of one match in the view of a team."""
     return MatchState(
