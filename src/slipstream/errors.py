@@ -7,7 +7,8 @@
     |   `-- NonFinitePolicy         2   a network of the user's own returned NaN or infinity
     |-- EnvError                    3   an environment is missing, raises, hangs or dies
     |   |-- EnvFault                3   an environment raised, with its index, seed, step and traceback
-    |   `-- EnvEnded                3   the process of an environment ended
+    |   |-- EnvEnded                3   the process of an environment ended
+    |   `-- NonFiniteGame           3   a game that is played has an observation or a reward that is not finite
     |-- DemoError                   4   recorded data cannot be used
     |-- CheckpointError             5   a run or checkpoint is missing, locked or damaged
     |-- MachineError                6   this machine lacks disk, memory, a device or a package
