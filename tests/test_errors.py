@@ -8,7 +8,7 @@ from slipstream import errors
 
 CODES = {
     "SlipstreamError": 1, "ConfigError": 2, "AgentFault": 2, "NonFinitePolicy": 2, "EnvError": 3, "EnvFault": 3,
-    "EnvEnded": 3, "DemoError": 4, "CheckpointError": 5, "MachineError": 6, "GateError": 7,
+    "EnvEnded": 3, "NonFiniteGame": 3, "DemoError": 4, "CheckpointError": 5, "MachineError": 6, "GateError": 7,
 }  # fmt: skip
 
 
