@@ -222,6 +222,7 @@ def build(plan: Plan, compiled: bool) -> Kernels:
 
     known["begin"] = bound(kernels.begin_template, inner)
     known["observe_env"] = bound(kernels.observe_template, inner)
+    known["mark_active"] = bound(kernels.active_template, inner)
     known["write_masks"] = bound(kernels.masks_template, inner)
     known["play"] = bound(kernels.play_template, inner)
     outer = compiled_kernel if compiled else _as_is

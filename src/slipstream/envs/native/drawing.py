@@ -146,7 +146,6 @@ class NativeScene:
         self,
         columns: Columns,
         draw: Callable[..., None],
-        teams: Sequence[int],
         size: tuple[int, int],
         arrays: Mapping[str, Array],
         step_seconds: float,
@@ -154,6 +153,8 @@ class NativeScene:
         self._columns, self._draw, self._size = columns, draw, size
         self._states, self._numbers = arrays["state"], arrays["numbers"]
         self._seconds = step_seconds
+        self._moving = np.array(float_columns(columns), bool)
+        """Which columns are floats; whole numbers change at a step."""
 
     def score(self, step: float) -> tuple[int, ...] | None:
         """None: a game draws its own score."""
@@ -185,11 +186,6 @@ class NativeScene:
             return one
         between: Array = np.where(self._moving, one + (two - one) * part, one)
         return between
-
-    @property
-    def _moving(self) -> Array:
-        """Which columns are floats; whole numbers change at a step."""
-        return np.array(float_columns(self._columns), bool)
 
     def _at(self, step: float) -> int:
         return min(max(int(step), 0), len(self._states) - 1)

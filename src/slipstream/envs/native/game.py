@@ -269,7 +269,7 @@ class Game:
 
     def _scene(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> Scene:
         assert self._draw is not None
-        return NativeScene(self.classes().state, self._draw, self.teams, size, arrays, step_seconds)
+        return NativeScene(self.classes().state, self._draw, size, arrays, step_seconds)
 
     def _check(self, decisions: int, seed: int) -> EnvReport:
         from slipstream.envs.native.check import check_game  # which imports this module

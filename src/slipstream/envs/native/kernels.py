@@ -35,6 +35,10 @@ value_statistics: Any = None
 play: Any = None
 begin: Any = None
 write_masks: Any = None
+write_statistics: Any = None
+observe_env: Any = None
+mark_active: Any = None
+act: Any = None
 AGENTS, OBS, PIXELS, TASK_SIZE = 1, 1, 0, 0
 TURNS, BEFORE = False, False
 
@@ -66,6 +70,15 @@ def observe_template(env: int, state: Array, numbers: Array, table: Array, obs: 
         for k in range(PIXELS):
             pixels[row, 4 * OBS + k] = 0
         observe(state, env, me, obs, pixels, row, table, place)
+
+
+def active_template(env: int, state: Array, numbers: Array, table: Array, active: Array) -> None:
+    """Mark the rows of an env that act next."""
+    place = max(numbers[env, TASK], 0) * TASK_SIZE
+    for me in range(AGENTS):
+        active[env * AGENTS + me] = 1
+        if TURNS:
+            active[env * AGENTS + me] = acts_next(state, env, me, table, place)
 
 
 def masks_template(env: int, state: Array, numbers: Array, table: Array, mask: Array) -> None:
@@ -141,10 +154,7 @@ def play_template(
             outcome[first + me] = int(outcome_of(state, env, me, table, place))
             write_statistics(sums, env, me, numbers[env, DECISIONS], behaviour, first + me)
         begin(env, -1, state, numbers, sums, targets, table)
-    for me in range(AGENTS):
-        active[first + me] = 1
-        if TURNS:
-            active[first + me] = acts_next(state, env, me, table, max(numbers[env, TASK], 0) * TASK_SIZE)
+    mark_active(env, state, numbers, table, active)
     observe_env(env, state, numbers, table, obs, pixels)
     pay_env(
         env,
@@ -161,10 +171,6 @@ def play_template(
         reward,
         terms,
     )
-
-
-observe_env: Any = None
-write_statistics: Any = None
 
 
 def step_on_device_template(
@@ -327,11 +333,7 @@ def begin_all_template(
     for k in range(chosen.shape[0]):
         env = chosen[k]
         begin(env, games[k], state, numbers, sums, targets, table)
-        for me in range(AGENTS):
-            place = max(numbers[env, TASK], 0) * TASK_SIZE
-            active[env * AGENTS + me] = 1
-            if TURNS:
-                active[env * AGENTS + me] = acts_next(state, env, me, table, place)
+        mark_active(env, state, numbers, table, active)
         observe_env(env, state, numbers, table, obs, pixels)
         if mask.shape[1] > 0:
             write_masks(env, state, numbers, table, mask)
@@ -341,9 +343,6 @@ def observe_all_template(state: Array, numbers: Array, table: Array, obs: Array,
     """Write the observations of every row."""
     for env in range(state.shape[0]):
         observe_env(env, state, numbers, table, obs, pixels)
-
-
-act: Any = None
 
 
 def act_all_template(vectors: Array, pixels: Array, actions: Array) -> None:
