@@ -265,7 +265,7 @@ def test_a_registered_game_is_drawn_and_has_events(corridor: EnvChoice, tmp_path
     assert find_events(vector.spec, vector.snapshot(), vector.snapshot(), rows, -1) == []
     assert labels_of(vector.spec).obs == ("cell", "ticks_left") and labels_of(vector.spec).parts == ("walk", "run")
     assert state_labels("corridor", vector.snapshot()) == {"clock": ("ticks_left", "cell")}
-    assert measured_step_seconds("corridor", np.array([[40, 0], [38, 1]]), 0.5) == pytest.approx(0.1)
+    assert measured_step_seconds("corridor", {"clock": np.array([[40, 0], [38, 1]])}, 0.5) == pytest.approx(0.1)
 
     from slipstream.agents.specs import load_agent
     from slipstream.envs.render.video import FrameTime, ReplayVideo, key_moments

@@ -34,6 +34,8 @@ GAMES: dict[str, Any] = {
 
 def host(arg: Any, rooms: dict[Any, Array]) -> Any:
     """Return the argument of a kernel for the CPU."""
+    if isinstance(arg, tuple):
+        return tuple(host(one, rooms) for one in arg)
     return rooms.setdefault(arg, np.zeros(arg.shape, arg.dtype)) if isinstance(arg, EmptyArray) else arg
 
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slipstream.contracts import Array, EnvSpec, Rows
-from slipstream.envs.game import StepEvent
+from slipstream.envs.game import COUNTED, StepEvent
 from slipstream.envs.registry import find_game
-
-COUNTED = {"touches": "touch", "saves": "save", "shots": "shot"}
-"""Behaviour statistics that count events, and the kind of event that each counts."""
 
 
 def find_events(
@@ -32,7 +29,7 @@ def find_events(
 def counted_events(
     spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, agents: Sequence[int]
 ) -> list[StepEvent]:
-    """An event for each behaviour statistic of `COUNTED` that has grown, agent by agent.
+    """An event for each behaviour statistic that counts events and has grown, agent by agent.
 
     `agents` are the agents that play, in the order in which the state array `behaviour` [1, agents, statistics] holds
     them.
@@ -41,8 +38,10 @@ def counted_events(
     if "behaviour" not in before:
         return events
     over = episode_over(rows)
+    game = find_game(spec.name)
+    counted = COUNTED if game is None else game.counted
     for place, agent in enumerate(agents):
-        for name, kind in COUNTED.items():
+        for name, kind in counted.items():
             if name in spec.behaviours:
                 column = spec.behaviours.index(name)
                 count = rows.behaviour[agent, column] if over else after["behaviour"][0, place, column]

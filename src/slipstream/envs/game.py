@@ -146,6 +146,8 @@ StateLabels = Callable[[Mapping[str, int]], dict[str, tuple[str, ...]]]
 """Width of each state array by name -> names of its columns, empty for columns without a name."""
 
 
+COUNTED = {"touches": "touch", "saves": "save", "shots": "shot"}
+"""Behaviour statistics of games of balls that count events, and the kind of event that each counts."""
 OWN = "*"
 """The key of `Game.variant_fields` for worlds of the user: files, and envs made by Python functions."""
 
@@ -176,7 +178,7 @@ class Game:
     state_labels: StateLabels | None = None
     """Names of the columns of the state arrays that replays hold."""
     tick_hz: float = 0.0
-    """Physics ticks per second, for games whose state array `clock` counts the remaining ticks in column 0."""
+    """Physics ticks per second, for games whose state has a column `ticks_left`, from which replays have the time."""
     scripted: Mapping[str, ScriptedPlayer] = field(default_factory=dict)
     """Deterministic scripted players by name."""
     choosers: Mapping[str, Chooser] = field(default_factory=dict)
@@ -193,6 +195,8 @@ class Game:
     """Curriculum stages, easiest first, as `TASK` or `TASK vs AGENT`; a variant uses those of its own tasks."""
     scheme: Callable[[], RewardScheme] | None = None
     """Returns the reward terms with their weights and groups."""
+    counted: Mapping[str, str] = field(default_factory=lambda: dict(COUNTED))
+    """Behaviour statistics that count events, and the kind of event that each counts."""
     check: Callable[[int, int], Any] | None = None
     """(decisions, seed) -> the report of `check-env`; None for games that have their own tests."""
     variant_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

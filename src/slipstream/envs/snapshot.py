@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from slipstream.contracts import Array, EnvSpec, check_tasks
 from slipstream.envs.rewards import CombinedReward
 
@@ -11,7 +9,7 @@ from slipstream.envs.rewards import CombinedReward
 class ArraySnapshot:
     """A vector whose whole state is in arrays, so that a resumed run continues bit for bit."""
 
-    KEPT: ClassVar[tuple[str, ...]]
+    KEPT: tuple[str, ...]
     """Names of the attributes that hold the state."""
     payout: CombinedReward
 

@@ -151,6 +151,7 @@ def _play(
 def _facts(game: SingleGame, result: GameResult, arrays: Mapping[str, Array], names: Mapping[str, str]) -> ReplayFacts:
     """The header of a replay."""
     spec, choice, played = game.spec, game.choice, result.game
+    states = {name.removeprefix(STATE): array for name, array in arrays.items() if name.startswith(STATE)}
     counted = tuple(map(float, game.score)) if "goals" in spec.behaviours else None
     return ReplayFacts(
         env=choice.name,
@@ -162,7 +163,7 @@ def _facts(game: SingleGame, result: GameResult, arrays: Mapping[str, Array], na
         outcome=result.outcome,
         score=goals(result) or counted,
         length=result.length,
-        step_seconds=measured_step_seconds(spec.name, arrays.get(STATE + "clock", np.zeros((0, 0))), spec.step_seconds),
+        step_seconds=measured_step_seconds(spec.name, states, spec.step_seconds),
         returns=result.returns,
         behaviour=result.behaviour,
         terms=spec.terms,

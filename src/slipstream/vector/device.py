@@ -62,6 +62,8 @@ class DeviceVector:
         made: dict[int, Any] = {}
 
         def placed(arg: Any) -> Any:
+            if isinstance(arg, tuple):
+                return tuple(placed(one) for one in arg)
             if id(arg) not in made and isinstance(arg, np.ndarray):
                 made[id(arg)] = side_by_side(torch.from_numpy(arg).to(self.device), rows)
                 self._shared.append((arg, made[id(arg)]))

@@ -20,7 +20,7 @@ from slipstream.envs.native.drawing import Row, colour_of
 from slipstream.envs.native.examples import maze, pong
 from slipstream.envs.registry import EnvChoice, find_game, labels_of, register_games
 from slipstream.errors import ConfigError, EnvError
-from slipstream.settings import EnvSettings, RewardSettings
+from slipstream.settings import RewardSettings
 from slipstream.vector.make import make_vector, spread_vector
 from tiny_run import TINY_RUN
 
@@ -164,7 +164,7 @@ def test_rewards_follow_the_settings() -> None:
     assert last.reward.tolist() == [2, -2]
     _, (first, *_) = play([3], rewards=RewardSettings(weights={"taken": 0.5}, zero_sum=1.0))
     assert first.reward.tolist() == [1.5, -1.5]
-    vector, (first, *_) = play([3], terms={"twice": twice})
+    vector, (first, *_) = play([3], extra_terms={"twice": twice})
     assert vector.spec.terms == ("won", "taken", "twice") and first.reward.tolist() == [9, 6]
     with pytest.raises(ConfigError, match=r"rewards.weights.takn`. Did you mean `rewards.weights.taken`"):
         play([3], rewards=RewardSettings(weights={"takn": 0.5}))
@@ -211,7 +211,7 @@ def test_the_time_limit_and_ticks() -> None:
             ends.append(int(getattr(rows, flag)[0]))
         assert ends == [0, 0, 1] and rows.final_obs[0, 0] == 6 and vector.spec.step_seconds == 0.2
         assert vector.limit_steps == (3 if timeout == "truncated" else 0)
-    longer = game.vector(1, compiled=False, env=EnvSettings(action_repeat=4))
+    longer = game.vector(1, compiled=False, action_repeat=4)
     longer.reset(rows)
     longer.step(np.zeros((1, 1), np.int32), rows)
     assert rows.obs[0, 0] == 4 and longer.spec.step_seconds == 0.4

@@ -77,7 +77,13 @@ def test_names_mean_the_columns() -> None:
 
 def test_seconds_per_step() -> None:
     """Seconds per step are ticks between two clocks over 60; games without ticks keep the usual value."""
-    clocks = np.zeros((2, 10), np.int64)
-    clocks[:, 0] = 3600, 3592
-    assert measured_step_seconds("soccer", clocks, 0.5) == pytest.approx(8 / 60)
-    assert measured_step_seconds("recall", clocks, 0.5) == measured_step_seconds("soccer", clocks[:1], 0.5) == 0.5
+    one = make_vector(EnvChoice("soccer"), 1).snapshot()
+    states = {name: np.repeat(array, 2, axis=0) for name, array in one.items()}
+    array, column = next(
+        (states[name], columns.index("ticks_left"))
+        for name, columns in state_labels("soccer", one).items()
+        if "ticks_left" in columns
+    )
+    array[:, column] = 3600, 3592
+    assert measured_step_seconds("soccer", states, 0.5) == pytest.approx(8 / 60)
+    assert measured_step_seconds("recall", states, 0.5) == measured_step_seconds("soccer", one, 0.5) == 0.5

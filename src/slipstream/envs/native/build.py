@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from slipstream.envs.native import kernels
-from slipstream.envs.native.layout import Columns
+from slipstream.contracts import Array
+from slipstream.envs.native import controls, kernels
+from slipstream.envs.native.controls import numbers_of
+from slipstream.envs.native.layout import Columns, columns_of
 from slipstream.envs.native.rewrite import (
     Context,
     Given,
@@ -29,35 +31,62 @@ from slipstream.errors import did_you_mean
 from slipstream.system.numba_compile import OPTIONS, WITHOUT_REFERENCES, twin
 
 TASK = ("_table", "_task")
+WORKSPACE = ("_x", "_x_row")
 ROLES: dict[str, tuple[str, ...]] = {
-    "reset": ("_s", "_env", "_rng", *TASK),
-    "step": ("_s", "_env", "_acts", "_first", "_rng", *TASK),
-    "observe": ("_s", "_env", "_me", "_out", "_pixels", "_row", *TASK),
-    "done": ("_s", "_env", *TASK),
-    "outcome": ("_s", "_env", "_me", *TASK),
-    "turn": ("_s", "_env", "_me", *TASK),
-    "mask": ("_s", "_env", "_me", "_option", *TASK),
-    "reward": ("_b", "_s", "_env", "_acts", "_first", "_me", *TASK),
-    "statistic": ("_b", "_s", "_env", "_acts", "_first", "_me", *TASK),
+    "world": ("_w", "_env", *WORKSPACE, "_rng", *TASK),
+    "reset": ("_s", "_env", "_w", *WORKSPACE, "_rng", *TASK),
+    "step": ("_s", "_env", "_w", *WORKSPACE, "_acts", "_first", "_ticks", "_rng", *TASK),
+    "prepare": ("_s", "_env", "_w", "_rng", *TASK),
+    "observe": ("_s", "_env", "_w", *WORKSPACE, "_me", "_out", "_pixels", "_row", *TASK),
+    "done": ("_s", "_env", "_w", *TASK),
+    "outcome": ("_s", "_env", "_w", "_me", *TASK),
+    "turn": ("_s", "_env", "_w", "_me", *TASK),
+    "present": ("_s", "_env", "_w", "_me", *TASK),
+    "mask": ("_s", "_env", "_w", "_me", "_option", *TASK),
+    "reward": ("_b", "_s", "_env", "_w", "_acts", "_first", "_me", *TASK),
+    "potential": ("_s", "_env", "_w", "_me", *TASK),
+    "statistic": ("_b", "_s", "_env", "_w", "_acts", "_first", "_me", *TASK),
     "player": ("_out", "_pixels", "_row", "_acts"),
 }
 """The low-level parameters of each kind of function."""
 FORMS = {
+    "world": "world(w: World, rng: native.Random)",
     "reset": "reset(s: State, rng: native.Random)",
     "step": "step(s: State, action: Action, rng: native.Random), with several agents actions: list[Action]",
+    "prepare": "prepare(s: State, rng: native.Random)",
     "observe": "observe(s: State, me: int, seen: Seen)",
     "done": "done(s: State)",
     "outcome": "outcome(s: State, me: int)",
     "turn": "turn(s: State, me: int)",
+    "present": "present(s: State, me: int)",
     "mask": "mask(s: State, me: int, option: int)",
     "reward": "reward(before: State, after: State, me: int)",
+    "potential": "potential(s: State, me: int)",
     "statistic": "statistic(before: State, after: State, me: int)",
     "player": "player(seen: Seen, action: Action)",
 }
-"""How a function of each kind is written; parameters that it does not use are left out, `task: Task` may be added."""
-WRITES = {"reset": ("state",), "step": ("state",), "observe": ("observation",), "player": ("action",)}
+"""How a function of each kind is written; parameters that it does not use are left out, `task: Task`, `w: World` and
+`settings: native.Settings` may be added."""
+WRITES = {
+    "world": ("world", "scratch"),
+    "reset": ("state", "world", "scratch"),
+    "step": ("state", "world", "scratch"),
+    "prepare": ("state",),
+    "observe": ("observation", "scratch"),
+    "player": ("action",),
+}
 """What a function of each kind changes."""
-RETURNS = {"reward": "float", "statistic": "float"}
+RETURNS = {"reward": "float", "statistic": "float", "potential": "float"}
+NOTHING = {
+    "world": "def nothing(w, e, x, y, r, t, k): pass",
+    "reset": "def nothing(s, e, w, x, y, r, t, k): pass",
+    "prepare": "def nothing(s, e, w, r, t, k): pass",
+    "done": "def running(s, e, w, t, k): return 0",
+    "outcome": "def draw(s, e, w, me, t, k): return 0",
+    "turn": "def always(s, e, w, me, t, k): return 1",
+    "present": "def always(s, e, w, me, t, k): return 1",
+}
+"""What stands for a function that a game does not have."""
 
 
 class Classes(NamedTuple):
@@ -67,6 +96,9 @@ class Classes(NamedTuple):
     action: Columns
     observation: Columns
     task: Columns | None
+    world: Columns | None
+    scratch: Columns | None
+    settings: Columns | None
 
 
 @dataclass
@@ -76,6 +108,8 @@ class Functions:
     single: dict[str, Source] = field(default_factory=dict)
     """One function of each kind that there is one of."""
     rewards: dict[str, Source] = field(default_factory=dict)
+    potentials: dict[str, Source] = field(default_factory=dict)
+    """The potential of each reward term that has one."""
     statistics: dict[str, Source] = field(default_factory=dict)
     masks: dict[str, Source] = field(default_factory=dict)
     """The function of each part of an action that has a mask."""
@@ -84,26 +118,31 @@ class Functions:
     def all(self) -> list[tuple[str, Source]]:
         """All functions with their kinds."""
         found = list(self.single.items())
-        for kind, named in (("reward", self.rewards), ("statistic", self.statistics)):
+        groups = ("reward", self.rewards), ("potential", self.potentials), ("statistic", self.statistics)
+        for kind, named in (*groups, ("mask", self.masks), ("player", self.players)):
             found += [(kind, one) for one in named.values()]
-        found += [("mask", one) for one in self.masks.values()]
-        return found + [("player", one) for one in self.players.values()]
+        return found
 
 
-def find_classes(game: str, functions: Functions) -> Classes:
-    """The classes that the functions' annotations name."""
+def find_classes(game: str, functions: Functions, sizes: Mapping[str, int]) -> Classes:
+    """The classes that the functions' annotations name, with the sizes of a variant."""
     found: dict[str, Columns] = {}
     for _, source in functions.all():
         for text, hint in source.hints().items():
-            if hint is None or hint.columns is None or hint.kind == "record":
+            if hint is None or hint.fields is None or hint.kind == "record":
                 continue
-            known = found.setdefault(hint.kind, hint.columns)
-            if known != hint.columns:
-                source.fail(None, f"`{text}` is {hint.columns.name}, and the game's {hint.kind} is {known.name}.", "")
+            columns = columns_of(hint.fields, sizes)
+            known = found.setdefault(hint.kind, columns)
+            if known == columns:
+                continue
+            if hint.kind == "settings" and columns.begins_with(known):
+                found["settings"] = columns
+            elif not (hint.kind == "settings" and known.begins_with(columns)):
+                source.fail(None, f"`{text}` is {columns.name}, and the game's {hint.kind} is {known.name}.", "")
     for kind, function in (("state", "reset"), ("action", "step"), ("observation", "observe")):
         if kind not in found:
             raise GameError(f"The game `{game}` has no {kind}.", f"write {FORMS[function]}")
-    return Classes(found["state"], found["action"], found["observation"], found.get("task"))
+    return Classes(*(found.get(kind) for kind in Classes._fields))  # type: ignore[arg-type]
 
 
 def bind(kind: str, source: Source, classes: Classes, agents: int) -> dict[str, Kind]:
@@ -124,17 +163,23 @@ def bind(kind: str, source: Source, classes: Classes, agents: int) -> dict[str, 
                 form = "actions: list[Action]" if agents > 1 else "action: Action"
                 source.fail(None, f"`{text}`: the game has {agents} agent{'s' * (agents > 1)}.", f"write {form}")
             row = name("_row") if kind == "player" else name("_first") if many else own
-            bound = Ref(classes.action, "_acts", row=row, writable=writable, many=agents if many else 0)
+            bound = Ref(classes.action, "_acts", row=row, writable=writable, many=agents if many else None)
         elif role == "observation" and "_out" in low:
             bound = Ref(classes.observation, "_out", row=name("_row"), writable=writable, pixels="_pixels")
+        elif role == "world" and "_w" in low and classes.world is not None:
+            bound = Ref(classes.world, "_w", row=name("_env"), writable=writable)
+        elif role == "scratch" and "_x" in low and classes.scratch is not None:
+            bound = Ref(classes.scratch, "_x", row=name("_x_row"), writable=writable)
         elif role == "task" and "_task" in low and classes.task is not None:
             bound = Ref(classes.task, "_table", offset=name("_task"), writable=False)
+        elif role == "settings" and "_table" in low and classes.settings is not None:
+            bound = Ref(classes.settings, "_table", writable=False)
         elif role == "random" and "_rng" in low:
             bound = Rng("_rng", "_env")
-        elif text in ("me", "option") and f"_{text}" in low:
+        elif text in ("me", "option", "ticks") and f"_{text}" in low:
             bound = Given("int", f"_{text}")
         if bound is None:
-            near = did_you_mean(text, ("me", "option")) if role == "number" else ""
+            near = did_you_mean(text, ("me", "option", "ticks")) if role == "number" else ""
             source.fail(None, f"`{text}` is not a parameter of a {kind} function.{near}", f"write {FORMS[kind]}")
         found[text] = bound
     return found
@@ -149,6 +194,9 @@ class Kernels:
     observe: Callable[..., None]
     step_env: Callable[..., None]
     """One decision of one env, for a GPU."""
+    next_world: Callable[..., None]
+    """The world of one env's next game, for a GPU."""
+    take_world: Callable[..., None]
     players: dict[str, Callable[..., None]]
     before: bool
     """Whether terms or statistics read the state before a decision."""
@@ -161,33 +209,39 @@ class Plan:
     name: str
     functions: Functions
     classes: Classes
+    sizes: Mapping[str, int]
     agents: int
     floats: type[np.generic]
-    how: tuple[int, ...]
+    how: tuple[tuple[int, int], ...]
+    """How each statistic is combined, and the column of the statistic that it is divided by (-1: none)."""
+    combinations: Array
+    """The combinations of controls of the discrete kind."""
     terms: Mapping[str, Source] = field(default_factory=dict)
     """The user's own reward terms, after those of the game."""
 
 
 def build(plan: Plan, compiled: bool) -> Kernels:
     """Rewrite all functions and bind the loops to them: compiled, or as plain Python."""
-    context = Context(plan.floats, not compiled, inlined_here if compiled else _as_is)
+    context = Context(plan.floats, not compiled, inlined_here if compiled else _as_is, plan.sizes)
     made: dict[str, Rewritten] = {}
+    own, columns = plan.functions, plan.classes
 
     def function(kind: str, key: str, source: Source) -> Any:
-        bindings = bind(kind, source, plan.classes, plan.agents)
+        bindings = bind(kind, source, columns, plan.agents)
         made[key] = rewrite(source, context, ROLES[kind], bindings, RETURNS.get(kind, ""))
         return context.wrap(made[key].function)
 
-    single = {kind: function(kind, kind, one) for kind, one in plan.functions.single.items()}
-    rewards = [function("reward", f"reward {key}", one) for key, one in plan.functions.rewards.items()]
-    rewards += [function("reward", f"reward {key}", one) for key, one in plan.terms.items()]
-    statistics = [function("statistic", f"statistic {key}", one) for key, one in plan.functions.statistics.items()]
-    masks = {part: function("mask", f"mask {part}", one) for part, one in plan.functions.masks.items()}
-    players = {key: function("player", f"player {key}", one) for key, one in plan.functions.players.items()}
-    before = any("_b" in one.reads for one in made.values())
-    columns = plan.classes
+    def named(kind: str, sources: Mapping[str, Source]) -> dict[str, Any]:
+        return {key: function(kind, f"{kind} {key}", one) for key, one in sources.items()}
+
+    single = {kind: function(kind, kind, one) for kind, one in own.single.items()}
+    rewards = list((named("reward", own.rewards) | named("reward", plan.terms)).values())
+    potentials = {list(own.rewards).index(key): one for key, one in named("potential", own.potentials).items()}
+    statistics = list(named("statistic", own.statistics).values())
+    masks, players = named("mask", own.masks), named("player", own.players)
     generated = {
         "value_terms": _terms_text(len(rewards)),
+        "shape_terms": _potentials_text(list(potentials)),
         "value_statistics": _statistics_text(plan.how),
         "write_statistics": _results_text(plan.how),
         "allowed": _mask_text(columns.action, list(masks)),
@@ -196,56 +250,83 @@ def build(plan: Plan, compiled: bool) -> Kernels:
         "AGENTS": plan.agents,
         "OBS": columns.observation.size,
         "PIXELS": columns.observation.bytes,
+        "SETTINGS_SIZE": columns.settings.size if columns.settings else 0,
         "TASK_SIZE": columns.task.size if columns.task else 0,
+        "POTENTIALS": len(potentials),
         "TURNS": "turn" in single,
-        "BEFORE": before,
+        "ABSENCES": "present" in single,
+        "BEFORE": bool(potentials) or any("_b" in one.reads for one in made.values()),
+        "WHOLE_DECISIONS": "_ticks" in made["step"].reads,
+        "PREPARES": "prepare" in single,
+        "WORLD": "world" in single,
+        "MASKED": bool(masks),
     }
+    of_controls = numbers_of(columns.action, plan.combinations, plan.floats)
     texts = [f"{key}: {one.text}" for key, one in sorted(made.items())] + list(generated.values())
-    digest = hashlib.sha256("\n".join([*texts, repr(numbers), plan.floats.__name__]).encode()).hexdigest()[:16]
-    known: dict[str, Any] = numbers | {
-        "reset": single.get("reset", context.wrap(_function("def nothing(s, e, r, t, k): pass"))),
-        "step": single["step"],
-        "observe": single["observe"],
-        "done": single.get("done", context.wrap(_function("def running(s, e, t, k): return 0"))),
-        "outcome_of": single.get("outcome", context.wrap(_function("def draw(s, e, me, t, k): return 0"))),
-        "acts_next": single.get("turn", context.wrap(_function("def always(s, e, me, t, k): return 1"))),
+    texts += [repr(numbers), plan.floats.__name__, repr(columns.action), repr(plan.combinations.tolist())]
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+    others = {kind: context.wrap(_function(text)) for kind, text in NOTHING.items() if kind not in single}
+    known: dict[str, Any] = numbers | of_controls | single | others
+    known |= {
+        "generate": known["world"],
+        "outcome_of": known["outcome"],
+        "acts_next": known["turn"],
+        "takes_part": known["present"],
         "value_terms": context.wrap(_function(generated["value_terms"], _numbered("reward", rewards))),
+        "shape_terms": context.wrap(
+            _function(generated["shape_terms"], {f"potential_{k}": one for k, one in potentials.items()})
+        ),
         "value_statistics": context.wrap(_function(generated["value_statistics"], _numbered("statistic", statistics))),
         "write_statistics": context.wrap(_function(generated["write_statistics"])),
         "allowed": context.wrap(_function(generated["allowed"], {f"mask_{part}": one for part, one in masks.items()})),
     }
-    inner = inlined_here if compiled else _as_is
+    inner, outer = (inlined_here, compiled_kernel) if compiled else (_as_is, _as_is)
 
     def bound(template: Any, wrap: Callable[[Any], Any]) -> Any:
-        own = twin(template, f"{template.__name__.removesuffix('_template')}_{plan.name}_{digest}", **known)
-        return wrap(own)
+        stem = template.__name__.removesuffix("_template")
+        return wrap(twin(template, f"{stem}_{plan.name}_{digest}", **known))
 
-    known["begin"] = bound(kernels.begin_template, inner)
-    known["observe_env"] = bound(kernels.observe_template, inner)
-    known["mark_active"] = bound(kernels.active_template, inner)
-    known["write_masks"] = bound(kernels.masks_template, inner)
-    known["play"] = bound(kernels.play_template, inner)
-    outer = compiled_kernel if compiled else _as_is
-    players = {
-        key: bound_player(one, plan.name, key, made[f"player {key}"].text, columns, outer)
-        for key, one in players.items()
-    }
+    for key, template in {
+        "decode": controls.decode_template,
+        "option_of": controls.option_template,
+        "encode": controls.encode_template,
+        "task_place": kernels.task_place_template,
+        "begin": kernels.begin_template,
+        "observe_env": kernels.observe_template,
+        "mark_active": kernels.active_template,
+        "write_masks": kernels.masks_template,
+        "play": kernels.play_template,
+    }.items():
+        known[key] = bound(template, inner)
     return Kernels(
         step_all=bound(kernels.step_all_template, outer),
         begin_all=bound(kernels.begin_all_template, outer),
         observe=bound(kernels.observe_all_template, outer),
         step_env=bound(kernels.step_on_device_template, inner),
-        players=players,
-        before=before,
+        next_world=bound(kernels.next_world_template, inner),
+        take_world=bound(kernels.take_world_template, inner),
+        players={
+            key: bound_player(act, plan.name, key, made[f"player {key}"].text, columns, known, outer)
+            for key, act in players.items()
+        },
+        before=bool(numbers["BEFORE"]),
     )
 
 
 def bound_player(
-    act: Any, game: str, key: str, text: str, classes: Classes, wrap: Callable[[Any], Any]
+    act: Any,
+    game: str,
+    key: str,
+    text: str,
+    classes: Classes,
+    known: Mapping[str, Any],
+    wrap: Callable[[Any], Any],
 ) -> Callable[..., None]:
     """The loop of a scripted player over rows."""
-    digest = hashlib.sha256((text + repr(classes.observation)).encode()).hexdigest()[:16]
-    return wrap(twin(kernels.act_all_template, f"act_{game}_{key}_{digest}", act=act))  # type: ignore[no-any-return]
+    parts = text, repr(classes.observation), repr(classes.action), repr(known["COMBINATIONS"].tolist())
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    names = {name: known[name] for name in ("CONTROLS", "encode", "to_float")}
+    return wrap(twin(kernels.act_all_template, f"act_{game}_{key}_{digest}", act=act, **names))  # type: ignore[no-any-return]
 
 
 def inlined_here(function: FunctionType) -> Any:
@@ -277,11 +358,24 @@ def _function(text: str, names: Mapping[str, Any] | None = None) -> FunctionType
 
 
 def _terms_text(count: int) -> str:
-    lines = [f"    values[row, {k}] = reward_{k}(b, s, e, acts, first, me, t, p)" for k in range(count)]
-    return "\n".join(["def value_terms(b, s, e, acts, first, me, t, p, values, row):", *lines, "    return"])
+    lines = []
+    for k in range(count):
+        lines.append(f"    if weights[{k}] != 0:")
+        lines.append(f"        values[row, {k}] = reward_{k}(b, s, e, w, acts, first, me, t, p)")
+    return "\n".join(
+        ["def value_terms(b, s, e, w, acts, first, me, t, p, values, row, weights):", *lines, "    return"]
+    )
 
 
-def _statistics_text(how: Sequence[int]) -> str:
+def _potentials_text(terms: Sequence[int]) -> str:
+    lines = []
+    for k in terms:
+        later, earlier = (f"potential_{k}({state}, e, w, me, t, p)" for state in "sb")
+        lines.append(f"    values[row, {k}] = discount * {later} - {earlier}")
+    return "\n".join(["def shape_terms(b, s, e, w, me, t, p, discount, values, row):", *lines, "    return"])
+
+
+def _statistics_text(how: Sequence[tuple[int, int]]) -> str:
     forms = {
         kernels.SUM: "sums[e, me, {k}] + x{k}",
         kernels.MEAN: "sums[e, me, {k}] + x{k}",
@@ -289,17 +383,23 @@ def _statistics_text(how: Sequence[int]) -> str:
         kernels.LAST: "x{k}",
     }
     lines = []
-    for k, one in enumerate(how):
-        lines.append(f"    x{k} = statistic_{k}(b, s, e, acts, first, me, t, p)")
+    for k, (one, _) in enumerate(how):
+        lines.append(f"    x{k} = statistic_{k}(b, s, e, w, acts, first, me, t, p)")
         lines.append(f"    sums[e, me, {k}] = {forms[one].format(k=k)}")
-    return "\n".join(["def value_statistics(b, s, e, acts, first, me, t, p, sums):", *lines, "    return"])
+    return "\n".join(["def value_statistics(b, s, e, w, acts, first, me, t, p, sums):", *lines, "    return"])
 
 
-def _results_text(how: Sequence[int]) -> str:
+def _results_text(how: Sequence[tuple[int, int]]) -> str:
     lines = []
-    for k, one in enumerate(how):
-        mean = " / max(decisions, 1)" if one == kernels.MEAN else ""
-        lines.append(f"    out[row, {k}] = sums[e, me, {k}]{mean}")
+    for k, (one, by) in enumerate(how):
+        if by >= 0:
+            lines += [
+                f"    d{k} = sums[e, me, {by}]",
+                f"    out[row, {k}] = sums[e, me, {k}] / d{k} if d{k} > 0 else 0",
+            ]
+        else:
+            mean = " / max(decisions, 1)" if one == kernels.MEAN else ""
+            lines.append(f"    out[row, {k}] = sums[e, me, {k}]{mean}")
     return "\n".join(["def write_statistics(sums, e, me, decisions, out, row):", *lines, "    return"])
 
 
@@ -310,6 +410,6 @@ def _mask_text(action: Columns, masked: Sequence[str]) -> str:
         options = len(getattr(one.part, "values", ()))
         if options and one.name in masked:
             lines.append(f"    if {start} <= option < {start + options}:")
-            lines.append(f"        return 1 if mask_{one.name}(s, e, me, option - {start}, t, p) else 0")
+            lines.append(f"        return 1 if mask_{one.name}(s, e, w, me, option - {start}, t, p) else 0")
         start += options
-    return "\n".join(["def allowed(s, e, me, option, t, p):", *lines, "    return 1"])
+    return "\n".join(["def allowed(s, e, w, me, option, t, p):", *lines, "    return 1"])

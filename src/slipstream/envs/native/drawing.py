@@ -14,6 +14,7 @@ from PIL import Image
 from slipstream.contracts import Array
 from slipstream.envs.native import kernels
 from slipstream.envs.native.layout import Columns, Field
+from slipstream.envs.native.mathematics import GAME
 from slipstream.envs.render.canvas import (
     BLUE,
     DIM,
@@ -182,7 +183,7 @@ class NativeScene:
         part = min(max(step - here, 0.0), 1.0)
         one: Array = self._states[here]
         two: Array = self._states[after]
-        if not part or self._numbers[here, kernels.GAME] != self._numbers[after, kernels.GAME]:
+        if not part or self._numbers[here, GAME] != self._numbers[after, GAME]:
             return one
         between: Array = np.where(self._moving, one + (two - one) * part, one)
         return between

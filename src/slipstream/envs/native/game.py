@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -15,14 +16,15 @@ from slipstream.envs.game import EnvChoice, Labels, Scene
 from slipstream.envs.game import Game as Declaration
 from slipstream.envs.native import kernels
 from slipstream.envs.native.build import Classes, Functions, Kernels, Plan, build, find_classes
+from slipstream.envs.native.controls import KINDS, combine, control_labels, control_spec, controls_of
 from slipstream.envs.native.drawing import NativeScene
-from slipstream.envs.native.layout import Box, Choice, Columns, Task
+from slipstream.envs.native.layout import Box, Choice, Columns, Settings, Task, columns_of
 from slipstream.envs.native.sources import GameError, Source
-from slipstream.envs.native.vector import NativeVector
-from slipstream.envs.options import check_options
+from slipstream.envs.native.vector import NativeVector, Rules
+from slipstream.envs.options import GameOptions, check_options
 from slipstream.envs.rewards import CombinedReward, RewardScheme
-from slipstream.errors import did_you_mean
-from slipstream.settings import EnvSettings, RewardSettings
+from slipstream.errors import ConfigError, did_you_mean
+from slipstream.settings import RewardSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 HOW = {"sum": kernels.SUM, "mean": kernels.MEAN, "max": kernels.MAXIMUM, "last": kernels.LAST}
@@ -34,9 +36,22 @@ class Reward:
     """How a reward term counts."""
 
     weight: float
+    sparse: float | None
+    """Its weight with `rewards.mode=sparse`; None if it has none there."""
     group: str
-    decides: bool
-    """Whether it decides the game, so that `rewards.mode=sparse` keeps it."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of several forms of a game, such as soccer with two cars a team."""
+
+    teams: tuple[int, ...]
+    sizes: Mapping[str, int]
+    """The number that stands for each `native.size`."""
+    tasks: Mapping[str, Task]
+    target: tuple[str, ...]
+    options: Mapping[str, float]
+    """Its own values of `env.options`."""
 
 
 @dataclass
@@ -45,7 +60,12 @@ class _Registered:
 
     functions: Functions = field(default_factory=Functions)
     rewards: dict[str, Reward] = field(default_factory=dict)
-    how: dict[str, int] = field(default_factory=dict)
+    how: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """How each statistic is combined, and the statistic that it is divided by."""
+    events: dict[str, str] = field(default_factory=dict)
+    """The kind of event that a statistic counts."""
+    combinations: tuple[tuple[float, ...], ...] = ()
+    variants: dict[str, Variant] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     target: tuple[str, ...] = ()
 
@@ -63,6 +83,7 @@ class Game:
         decisions_per_second: float = 0.0,
         ticks_per_decision: int = 1,
         max_decisions: int = 0,
+        time_limit: bool = False,
         timeout: str = "truncated",
         precision: str = "single",
         reference: str = "",
@@ -70,9 +91,10 @@ class Game:
     ) -> None:
         """Declare a game.
 
-        `teams` is the team of each agent, by default its own. A game of `max_decisions` ends as `timeout` says:
-        "truncated" (the game would go on, and its value is bootstrapped) or "terminated". `reference` is the scripted
-        player that training is evaluated against, `expert` the one that `slipstream run` clones.
+        `teams` is the team of each agent, by default its own. A game ends after `max_decisions`, or with `time_limit`
+        after `env.match_seconds`, as `timeout` says: "truncated" (the game would go on, and its value is bootstrapped)
+        or "terminated". `reference` is the scripted player that training is evaluated against, `expert` the one that
+        `slipstream run` clones.
         """
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise GameError(f"A game cannot be called `{name}`.", "use lower-case letters, digits and _")
@@ -87,7 +109,7 @@ class Game:
         self.name, self.summary = name, summary or f"the game {name}"
         self.agents, self.teams = agents, teams
         self.decisions_per_second, self.ticks_per_decision = decisions_per_second, ticks_per_decision
-        self.max_decisions, self._at_limit = max_decisions, ends[timeout]
+        self.max_decisions, self.time_limit, self._at_limit = max_decisions, time_limit, ends[timeout]
         self.floats: type[np.generic] = PRECISIONS[precision]
         self.reference, self.expert = reference, expert
         self._own = _Registered()
@@ -101,8 +123,30 @@ class Game:
         return self._only("reset", function)
 
     def step(self, function: F) -> F:
-        """Play one tick: `step(s: State, action: Action, rng: native.Random)`; `actions: list[Action]` with several."""
+        """Play one tick: `step(s: State, action: Action, rng: native.Random)`; `actions: list[Action]` with several.
+
+        With a parameter `ticks: int` it is called once for a decision, and plays so many ticks itself.
+        """
         return self._only("step", function)
+
+    def world(self, function: F) -> F:
+        """Generate the world of a game, before `reset`: `world(w: World, rng: native.Random)`.
+
+        It must follow from the random numbers, the task and the settings alone, and set all columns that are read. On a
+        GPU, the worlds of all next games are generated together, before they are needed.
+        """
+        return self._only("world", function)
+
+    def prepare(self, function: F) -> F:
+        """Prepare the next decision, such as a kick-off after a goal: `prepare(s: State, rng: native.Random)`.
+
+        It is called after the reward terms of a decision that did not end the game, and before the next observation.
+        """
+        return self._only("prepare", function)
+
+    def present(self, function: F) -> F:
+        """Say whether an agent takes part in this game: `present(s: State, me: int)` returns a bool."""
+        return self._only("present", function)
 
     def observe(self, function: F) -> F:
         """Write what an agent sees: `observe(s: State, me: int, seen: Seen)`. All columns are 0 before."""
@@ -128,34 +172,64 @@ class Game:
     def reward(self, function: F) -> F: ...
 
     @overload
-    def reward(self, *, weight: float = 1.0, group: str = "main", decides: bool = False) -> Callable[[F], F]: ...
+    def reward(
+        self,
+        *,
+        weight: float = 1.0,
+        group: str = "main",
+        decides: bool = False,
+        sparse: float | None = None,
+    ) -> Callable[[F], F]: ...
 
     def reward(
-        self, function: F | None = None, *, weight: float = 1.0, group: str = "main", decides: bool = False
+        self,
+        function: F | None = None,
+        *,
+        weight: float = 1.0,
+        group: str = "main",
+        decides: bool = False,
+        sparse: float | None = None,
     ) -> Any:
-        """Add a reward term, named as its function: `goal(before: State, after: State, me: int) -> float`."""
+        """Add a reward term, named as its function: `goal(before: State, after: State, me: int) -> float`.
+
+        A term that `decides` the game keeps its weight with `rewards.mode=sparse`, or gets the weight `sparse` there.
+        """
 
         def add(one: F) -> F:
-            self._own.rewards[one.__name__] = Reward(weight, group, decides)
+            own = sparse if sparse is not None else weight if decides else None
+            self._own.rewards[one.__name__] = Reward(weight, own, group)
             return self._add(self._own.functions.rewards, one.__name__, one)
 
         return add if function is None else add(function)
+
+    def potential(self, term: str) -> Callable[[F], F]:
+        """Give a reward term a potential, `potential(s: State, me: int) -> float`, for `rewards.potential=true`."""
+        if term not in self._own.rewards:
+            near = did_you_mean(term, self._own.rewards)
+            raise GameError(f"`{self.name}` has no reward term `{term}`.{near}", "define the term first")
+        return lambda function: self._add(self._own.functions.potentials, term, function)
 
     @overload
     def statistic(self, function: F) -> F: ...
 
     @overload
-    def statistic(self, *, how: str = "sum") -> Callable[[F], F]: ...
+    def statistic(self, *, how: str = "sum", by: str = "", event: str = "") -> Callable[[F], F]: ...
 
-    def statistic(self, function: F | None = None, *, how: str = "sum") -> Any:
-        """Count something that is reported and never rewarded; `how` is sum, mean, max or last."""
+    def statistic(self, function: F | None = None, *, how: str = "sum", by: str = "", event: str = "") -> Any:
+        """Count something that is reported and never rewarded; `how` is sum, mean, max or last.
+
+        `by` divides the sum by that of another statistic. Where a statistic with an `event` grows, replays show an
+        event of this kind.
+        """
         if how not in HOW:
             raise GameError(
                 f"`{self.name}`: how={how!r} is unknown.{did_you_mean(how, HOW)}", f"one of {', '.join(HOW)}"
             )
 
         def add(one: F) -> F:
-            self._own.how[one.__name__] = HOW[how]
+            self._own.how[one.__name__] = HOW[how], by
+            if event:
+                self._own.events[one.__name__] = event
             return self._add(self._own.functions.statistics, one.__name__, one)
 
         return add if function is None else add(function)
@@ -174,6 +248,32 @@ class Game:
         self._own.tasks = dict(tasks)
         self._own.target = tuple(target) or tuple(tasks)[-1:]
 
+    def combinations(self, *values: tuple[float, ...]) -> None:
+        """List the combinations of controls that `env.actions=discrete` has as its options; without it, all of them."""
+        self._own.combinations = values
+
+    def variant(
+        self,
+        name: str,
+        *,
+        teams: tuple[int, ...] | None = None,
+        tasks: Mapping[str, Task] | None = None,
+        target: tuple[str, ...] = (),
+        options: Mapping[str, float] | None = None,
+        **sizes: int,
+    ) -> None:
+        """Add a variant, the first of which is the default: `variant("2v2", teams=(0, 0, 1, 1), cars=4)`.
+
+        `sizes` are the numbers of each `native.size`, `options` its own defaults of `env.options`.
+        """
+        if name in self._own.variants:
+            raise GameError(f"`{self.name}` has two variants `{name}`.", "give each its own name")
+        own = dict(tasks or {})
+        teams = self.teams if teams is None else tuple(teams)
+        target = tuple(target) or (tuple(own)[-1:])
+        self._own.variants[name] = Variant(teams, sizes, own, target, dict(options or {}))
+        self._built.clear()
+
     def _only(self, kind: str, function: F) -> F:
         return self._add(self._own.functions.single, kind, function)
 
@@ -186,22 +286,66 @@ class Game:
 
     # What the product reads
 
-    def classes(self) -> Classes:
-        """The columns of state, action, observation and task."""
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The names of the variants, the default first; one without a name if none was declared."""
+        return tuple(self._own.variants) or ("",)
+
+    @property
+    def events(self) -> Mapping[str, str]:
+        """The kind of event that a statistic counts."""
+        return self._own.events
+
+    def _variant(self, name: str) -> Variant:
+        """A variant; without a name the default."""
+        own = self._own
+        if not own.variants:
+            if name:
+                raise GameError(f"`{self.name}` has no variant `{name}`.", "it has none")
+            return Variant(self.teams, {}, own.tasks, own.target, {})
+        name = name or next(iter(own.variants))
+        if name not in own.variants:
+            known = ", ".join(own.variants)
+            raise GameError(f"`{self.name}` has no variant `{name}`.{did_you_mean(name, own.variants)}", known)
+        found = own.variants[name]
+        return found if found.tasks else replace(found, tasks=own.tasks, target=found.target or own.target)
+
+    def classes(self, variant: str = "") -> Classes:
+        """The columns of state, action, observation and so on."""
         for kind in ("step", "observe"):
             if kind not in self._own.functions.single:
                 raise GameError(f"`{self.name}` has no function `{kind}`.", f"decorate one with @game.{kind}")
-        return find_classes(self.name, self._own.functions)
+        return find_classes(self.name, self._own.functions, self._variant(variant).sizes)
 
-    def kernels(self, compiled: bool = True, terms: Mapping[str, Callable[..., Any]] | None = None) -> Kernels:
+    def kernels(
+        self, compiled: bool = True, terms: Mapping[str, Callable[..., Any]] | None = None, variant: str = ""
+    ) -> Kernels:
         """The loops of the game: compiled, or as plain Python; `terms` are reward terms of somebody else."""
-        key = compiled, tuple((text, id(one)) for text, one in (terms or {}).items())
+        own, chosen, classes = self._own, self._variant(variant), self.classes(variant)
+        sizes = tuple(sorted(chosen.sizes.items()))
+        key = compiled, sizes, len(chosen.teams), tuple((text, id(one)) for text, one in (terms or {}).items())
         if key not in self._built:
             sources = {text: Source.of(one) for text, one in (terms or {}).items()}
-            how = tuple(self._own.how.values())
-            plan = Plan(self.name, self._own.functions, self.classes(), self.agents, self.floats, how, sources)
+            how = tuple((one, list(own.how).index(by) if by else -1) for one, by in own.how.values())
+            combinations = self._combinations(classes)
+            plan = Plan(
+                self.name,
+                own.functions,
+                classes,
+                chosen.sizes,
+                len(chosen.teams),
+                self.floats,
+                how,
+                combinations,
+                sources,
+            )
             self._built[key] = build(plan, compiled)
         return self._built[key]
+
+    def _combinations(self, classes: Classes) -> Array:
+        if not controls_of(classes.action):
+            return np.zeros((0, 0), np.int64)
+        return combine(self.name, classes.action, self._own.combinations)
 
     @property
     def scheme(self) -> RewardScheme:
@@ -210,112 +354,183 @@ class Game:
         groups: dict[str, tuple[str, ...]] = {}
         for term, one in rewards.items():
             groups[one.group] = (*groups.get(one.group, ()), term)
-        sparse = {term: one.weight for term, one in rewards.items() if one.decides}
-        dense = {term: one.weight for term, one in rewards.items()}
-        return RewardScheme(tuple(rewards), {"sparse": sparse or dense, "dense": dense}, groups)
+        sparse = {term: one.sparse for term, one in rewards.items() if one.sparse is not None}
+        dense = {term: one.weight for term, one in rewards.items() if one.weight}
+        potentials = tuple(self._own.functions.potentials)
+        return RewardScheme(tuple(rewards), {"sparse": sparse or dense, "dense": dense}, groups, potentials)
 
-    def spec(self, repeat: int, target: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> EnvSpec:
-        """The facts of an env."""
-        classes, own = self.classes(), self._own
-        tasks = tuple(own.tasks)
+    def spec(
+        self,
+        variant: str = "",
+        *,
+        repeat: int = 0,
+        actions: str = "discrete",
+        target: Sequence[str] = (),
+        extra: Sequence[str] = (),
+    ) -> EnvSpec:
+        """The facts of an env; `extra` are reward terms of somebody else."""
+        classes, own, chosen = self.classes(variant), self._own, self._variant(variant)
+        tasks, repeat = tuple(chosen.tasks), repeat or self.ticks_per_decision
+        name = f"{self.name}:{variant}" if variant and variant != self.variants[0] else self.name
+        action = (
+            control_spec(classes.action, self._combinations(classes), actions)
+            if controls_of(classes.action)
+            else action_spec(classes.action, bool(own.functions.masks))
+        )
         return EnvSpec(
-            name=self.name,
+            name=name,
             obs=obs_spec(classes.observation),
-            action=action_spec(classes.action, bool(own.functions.masks)),
-            teams=self.teams,
+            action=action,
+            teams=chosen.teams,
             terms=(*own.rewards, *extra),
             exact=True,
-            step_seconds=repeat / self.ticks_per_decision / self.decisions_per_second
-            if self.decisions_per_second
-            else 0,
+            step_seconds=repeat / self.ticks_per_second if self.ticks_per_second else 0,
             action_repeat=repeat,
             behaviours=tuple(own.how),
             tasks=tasks,
-            target=choose_target(self.name, tasks, own.target, target),
+            target=choose_target(name, tasks, chosen.target, target),
+            absences="present" in own.functions.single,
         )
 
-    def vector(
-        self,
-        envs: int,
-        *,
-        seed: int = 0,
-        first: int = 0,
-        env: EnvSettings | None = None,
-        rewards: RewardSettings | None = None,
-        gamma: float = 0.99,
-        terms: Mapping[str, Callable[..., Any]] | None = None,
-        compiled: bool = True,
-    ) -> NativeVector:
-        """Make envs of the game."""
-        given, classes = env or EnvSettings(), self.classes()
-        check_options(self.name, given.options, ())
-        repeat = given.action_repeat or self.ticks_per_decision
-        spec = self.spec(repeat, tuple(given.target), tuple(terms or ()))
-        table = [value for one in self._own.tasks.values() for value in one.values]
+    @property
+    def ticks_per_second(self) -> float:
+        """Ticks in a second of game time; 0 if the game does not say."""
+        return self.decisions_per_second * self.ticks_per_decision
+
+    def vector(self, envs: int, variant: str = "", *, compiled: bool = True, **options: Any) -> NativeVector:
+        """Make envs of the game; the other keyword arguments are those of `GameOptions`."""
+        given = GameOptions(**({"action_repeat": self.ticks_per_decision} | options))
+        given.check(envs, KINDS)
+        self._check_rewards(given.rewards)
+        classes, chosen, terms = self.classes(variant), self._variant(variant), tuple(given.extra_terms)
+        spec = self.spec(variant, repeat=given.action_repeat, actions=given.actions, target=given.target, extra=terms)
+        match_ticks = max(round(given.match_seconds * self.ticks_per_second), 1) if self.ticks_per_second else 0
+        settings = self._settings(classes, given, chosen, match_ticks)
+        values = [value for task in chosen.tasks.values() for value in task.values]
+        limit = -(-match_ticks // given.action_repeat) if self.time_limit else self.max_decisions
         return NativeVector(
-            self.kernels(compiled, terms),
+            self.kernels(compiled, given.extra_terms, variant),
             spec,
             envs,
+            classes,
             floats=self.floats,
-            columns=classes.state.size,
-            table=np.array(table or [0.0], self.floats),
-            payout=CombinedReward(self.scheme, rewards, spec, envs, gamma, tuple(terms or ())),
-            repeat=repeat,
-            limit=self.max_decisions,
-            at_limit=self._at_limit,
-            first=first,
-            seed=seed,
+            table=np.array([*settings, *values] or [0.0], self.floats),
+            payout=CombinedReward(self.scheme, given.rewards, spec, envs, given.gamma, terms),
+            rules=Rules(given.action_repeat, limit, self._at_limit, KINDS.index(given.actions)),
+            first=given.first,
+            seed=given.seed,
         )
+
+    def _check_rewards(self, rewards: RewardSettings | None) -> None:
+        """Refuse what this game cannot do."""
+        if rewards is not None and rewards.potential and not self._own.functions.potentials:
+            raise ConfigError(
+                f"`rewards.potential` = true, but no term of `{self.name}` has a potential.", "leave it out"
+            )
+
+    def _settings(self, classes: Classes, given: GameOptions, chosen: Variant, match_ticks: int) -> tuple[float, ...]:
+        """The numbers of the settings, with `env.options`."""
+        columns = classes.settings
+        own = [] if columns is None else [key for key in columns.fields if key not in columns_of(Settings).fields]
+        check_options(self.name, given.options, own)
+        for key, value in given.options.items():
+            if not isinstance(value, int | float):
+                raise ConfigError(f"`env.options.{key}` = {value!r} is not a number.", "give a number")
+        if self._uses_random_starts is False and given.random_starts:
+            raise ConfigError(
+                f"`env.random_starts` = {given.random_starts:g}, but `{self.name}` has no random starts.",
+                "leave it out",
+            )
+        if columns is None:
+            return ()
+        kind = next(
+            hint.fields
+            for _, source in self._own.functions.all()
+            for hint in source.hints().values()
+            if hint is not None and hint.kind == "settings" and columns_of(hint.fields) == columns  # type: ignore[arg-type]
+        )
+        numbers = {"ticks": given.action_repeat, "match_ticks": match_ticks, "random_starts": given.random_starts}
+        made: Settings = kind(**{**numbers, **chosen.options, **given.options})  # type: ignore[assignment,misc]
+        return made.values
+
+    @property
+    def _uses_random_starts(self) -> bool:
+        """Whether a function reads the setting."""
+        return any("random_starts" in source.text for _, source in self._own.functions.all())
 
     def _scene(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> Scene:
         assert self._draw is not None
-        return NativeScene(self.classes().state, self._draw, size, arrays, step_seconds)
+        columns = {self.classes(one).state.size: self.classes(one).state for one in self.variants}
+        return NativeScene(columns[arrays["state"].shape[-1]], self._draw, size, arrays, step_seconds)
 
     def _check(self, decisions: int, seed: int) -> EnvReport:
         from slipstream.envs.native.check import check_game  # which imports this module
 
         return check_game(self, decisions, seed)
 
+    def make(self, choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> NativeVector:
+        """Make the envs that settings describe."""
+        return self.vector(envs, variant, **choice.game_options(first, seed, self.ticks_per_decision))
+
+    def labels(self, spec: EnvSpec) -> Labels:
+        """The names of actions and observations of the variant with this spec."""
+        classes = self.classes(self._variant_of(spec.obs))
+        if not controls_of(classes.action):
+            return labels(classes)
+        parts, options = control_labels(classes.action, self._combinations(classes), spec.action.kind)
+        return Labels(parts, options, classes.observation.names())
+
+    def state_labels(self, widths: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+        """The names of the columns of states of these widths."""
+        columns = {self.classes(one).state.size: self.classes(one).state for one in self.variants}
+        found = columns.get(widths["state"])
+        return {"state": found.names()} if found is not None else {}
+
+    def _variant_of(self, obs: ObsSpec) -> str:
+        """The first variant with these observations."""
+        for one in self.variants:
+            if obs_spec(self.classes(one).observation).width == obs.width:
+                return one
+        raise GameError(f"`{self.name}` has no variant with {obs.width} observations.", "")
+
+    def act(self, player: str, obs: Array, kind: str, actions: Array) -> None:
+        """Write the actions [rows, parts] of a scripted player for observations [rows, obs] of any variant."""
+        players = self._own.functions.players
+        if player not in players:
+            near = did_you_mean(player, players)
+            raise ConfigError(f"Unknown scripted player `{player}`.{near}", hint=f"one of {', '.join(players)}.")
+        for variant in self.variants:
+            classes = self.classes(variant)
+            spec = obs_spec(classes.observation)
+            if spec.width == obs.shape[1]:
+                break
+        else:
+            raise GameError(f"`{self.name}` has no variant with {obs.shape[1]} observations.", "")
+        chosen = actions
+        if controls_of(classes.action):
+            chosen = np.empty((len(obs), classes.action.size), self.floats)
+        number = KINDS.index(kind) if kind in KINDS else 0
+        self.kernels(variant=variant).players[player](spec.vectors(obs), obs, chosen, number, actions)
+
     def declare(self) -> Declaration:
         """The game as the registry lists it."""
-
-        def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> NativeVector:
-            return self.vector(
-                envs,
-                seed=seed,
-                first=first,
-                env=choice.env,
-                rewards=choice.rewards,
-                gamma=choice.gamma,
-                terms=choice.terms,
-            )
-
+        players = self._own.functions.players
         return Declaration(
             summary=self.summary,
-            variants=("",),
-            make=make,
+            variants=self.variants,
+            make=self.make,
             scene=self._scene if self._draw is not None else None,
-            labels=lambda spec: labels(self.classes()),
-            state_labels=lambda widths: {"state": self.classes().state.names()},
-            scripted={key: _Player(self, key) for key in self._own.functions.players},
+            labels=self.labels,
+            state_labels=self.state_labels,
+            scripted={key: partial(self.act, key) for key in players},
             reference=f"scripted:{self.reference}" if self.reference else "",
             expert=f"scripted:{self.expert}" if self.expert else "",
-            stages=tuple(self._own.tasks),
+            stages=tuple(self._variant("").tasks),
             scheme=lambda: self.scheme,
+            tick_hz=self.ticks_per_second,
+            counted=dict(self._own.events),
             check=self._check,
         )
-
-
-class _Player:
-    """A scripted player of a game."""
-
-    def __init__(self, game: Game, key: str) -> None:
-        self._game, self._key = game, key
-
-    def __call__(self, obs: Array, kind: str, actions: Array) -> None:
-        """Write the actions for observations [rows, obs]."""
-        vectors = obs_spec(self._game.classes().observation).vectors(obs)
-        self._game.kernels().players[self._key](vectors, obs, actions)
 
 
 def obs_spec(columns: Columns) -> ObsSpec:

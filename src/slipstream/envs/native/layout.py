@@ -10,16 +10,19 @@
         cars: list[Car] = native.records(2)
         grid: native.Array[int] = native.array(8, 8)
 
-A row of the state is one array of floats. `records` and `array` give the columns side by side. Whole numbers and
-booleans are stored as floats, exactly up to 2**24.
+A row of the state is one array of floats. `records` and `array` give the columns side by side, and `ball: Body` is one
+record. Whole numbers and booleans are stored as floats, exactly up to 2**24. A world holds what is large and what
+reward terms do not compare, such as a map; one of whole numbers alone is stored as integers.
 """
 
 from __future__ import annotations
 
 import inspect
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from slipstream.errors import ConfigError
@@ -42,17 +45,28 @@ class Array(Generic[T]):
 
 
 @dataclass(frozen=True)
+class Size:
+    """A number that each variant of a game has its own value for, such as the number of cars."""
+
+    name: str
+
+    def __index__(self) -> int:
+        """Only a game's functions and fields know the number."""
+        raise ConfigError(f"`{self.name}` has a number in each variant only.", "use it in fields and in functions")
+
+
+@dataclass(frozen=True)
 class ArrayField:
     """What `array` declares."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int | Size, ...]
 
 
 @dataclass(frozen=True)
 class RecordsField:
     """What `records` declares."""
 
-    count: int
+    count: int | Size
 
 
 @dataclass(frozen=True)
@@ -84,16 +98,49 @@ class Box:
     high: float
 
 
+@dataclass(frozen=True)
+class Control:
+    """A part of an action whose kind `env.actions` chooses."""
+
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+    dead_zone: float
+    """Numbers up to this one count as 0 where there are options."""
+
+    @property
+    def switch(self) -> bool:
+        """Whether it is off or on, also where it is continuous."""
+        return len(self.values) == 2
+
+    @property
+    def low(self) -> float:
+        """The least value of the continuous kind."""
+        return -1.0 if self.switch else min(self.values)
+
+    @property
+    def high(self) -> float:
+        """The greatest value of the continuous kind."""
+        return 1.0 if self.switch else max(self.values)
+
+
+def size(name: str) -> Any:
+    """A number that variants differ in: `CARS = native.size("cars")`, used in fields and in functions.
+
+    `game.variant("2v2", ..., cars=4)` gives the number.
+    """
+    return Size(name)
+
+
 def array(*shape: int) -> Any:
     """Numbers side by side, such as `grid: native.Array[int] = native.array(8, 8)`; `s.grid[1, 2]` is one of them."""
-    if not shape or any(size < 1 for size in shape):
+    if not shape or any(isinstance(one, int) and one < 1 for one in shape):
         raise ConfigError(f"native.array{shape} has no numbers.", "give one or more sizes, such as native.array(8, 8)")
     return ArrayField(shape)
 
 
 def records(count: int) -> Any:
     """A field of records side by side: `cars: list[Car] = native.records(2)`, read as `s.cars[i].x`."""
-    if count < 1:
+    if isinstance(count, int) and count < 1:
         raise ConfigError(f"native.records({count}) has no records.", "give a number of at least 1")
     return RecordsField(count)
 
@@ -125,6 +172,18 @@ def box(low: float, high: float) -> Any:
     return Box(float(low), float(high))
 
 
+def control(*, dead_zone: float = 0.5, **values: float) -> Any:
+    """A part of an action that `env.actions` makes discrete or continuous: `control(reverse=-1, coast=0, forward=1)`.
+
+    `multi_discrete` has its values as options, `continuous` a number from the least to the greatest of them (with two
+    values a switch, which is on above 0), and `discrete` one option for each combination of all controls, or those that
+    `game.combinations` lists. Functions read the value.
+    """
+    if len(values) < 2:
+        raise ConfigError("native.control takes two or more values.", "write control(off=0, on=1)")
+    return Control(tuple(values), tuple(float(one) for one in values.values()), dead_zone)
+
+
 class Fields:
     """The base of all classes with columns."""
 
@@ -147,20 +206,31 @@ class Action(Fields):
     """The parts of an agent's action: fields with `choice` or `box`."""
 
     ROLE = "action"
-    ALLOWED = (Choice, Box)
+    ALLOWED = (Choice, Box, Control)
 
 
 class Observation(Fields):
     """The columns of an agent's observation."""
 
     ROLE = "observation"
-    ALLOWED = (ArrayField, ImageField)
+    ALLOWED = (ArrayField, RecordsField, ImageField)
 
 
-class Task(Fields):
-    """The numbers that tasks differ in: `Level(trees=3)` is one task."""
+class World(Fields):
+    """What an env has besides its state: it is large, or reward terms do not compare it, such as a map."""
 
-    ROLE = "task"
+    ROLE = "world"
+
+
+class Scratch(Fields):
+    """Workspace of double precision, whose numbers mean nothing between two calls; all envs may share it."""
+
+    ROLE = "scratch"
+
+
+class Constants(Fields):
+    """Numbers that are given once, as keyword arguments."""
+
     ALLOWED = ()
 
     def __init__(self, **values: float) -> None:
@@ -177,6 +247,24 @@ class Task(Fields):
         self.values = tuple(float((defaults | values)[name]) for name in columns.fields)
 
 
+class Task(Constants):
+    """The numbers that tasks differ in: `Level(trees=3)` is one task."""
+
+    ROLE = "task"
+
+
+class Settings(Constants):
+    """What `env` settings say; a class of your own with more numbers declares `env.options`, with their defaults."""
+
+    ROLE = "settings"
+    ticks: int = 1
+    """Ticks of a decision, `env.action_repeat`."""
+    match_ticks: int = 0
+    """The length of a game in ticks, `env.match_seconds`; 0 if the game does not say how many ticks a second has."""
+    random_starts: float = 0.0
+    """The share of games that begin in a random state, `env.random_starts`."""
+
+
 @dataclass(frozen=True)
 class Field:
     """One field of a class with columns."""
@@ -189,7 +277,7 @@ class Field:
     shape: tuple[int, ...] = ()
     record: Columns | None = None
     """The columns of each record, if it is a list of records; `shape` is then their number."""
-    part: Choice | Box | None = None
+    part: Choice | Box | Control | None = None
     """The part of an action."""
     image: str = ""
     """`image` or `tokens`, whose numbers are bytes."""
@@ -198,6 +286,11 @@ class Field:
     def size(self) -> int:
         """The number of its columns."""
         return prod(self.shape) * (self.record.size if self.record else 1)
+
+    @property
+    def many(self) -> bool:
+        """Whether it is a list of records."""
+        return self.record is not None and bool(self.shape)
 
 
 @dataclass(frozen=True)
@@ -212,13 +305,25 @@ class Columns:
     bytes: int = 0
     """The number of bytes of images and tokens."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether all columns are whole numbers."""
+        return all(field.record.whole if field.record else field.number != "float" for field in self.fields.values())
+
+    def begins_with(self, other: Columns) -> bool:
+        """Whether its first fields are those of another class of its role, as of a class that inherits from it."""
+        mine = list(self.fields.items())[: len(other.fields)]
+        return self.role == other.role and mine == list(other.fields.items())
+
     def names(self, prefix: str = "") -> tuple[str, ...]:
         """The name of every column, such as `cars.1.x`."""
         found: list[str] = []
         for field in self.fields.values():
             if field.image:
                 continue
-            if field.record is not None:
+            if field.record is not None and not field.shape:
+                found += field.record.names(f"{prefix}{field.name}.")
+            elif field.record is not None:
                 for index in range(field.shape[0]):
                     found += field.record.names(f"{prefix}{field.name}.{index}.")
             elif field.shape:
@@ -234,26 +339,27 @@ def _places(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [(first, *rest) for first in range(shape[0]) for rest in _places(shape[1:])]
 
 
-_known: dict[type, Columns] = {}
+_known: dict[tuple[type, tuple[tuple[str, int], ...]], Columns] = {}
 
 
-def columns_of(kind: type[Fields]) -> Columns:
-    """The columns of a class; raises for a field that it cannot have."""
-    if kind not in _known:
-        _known[kind] = _read_columns(kind)
-    return _known[kind]
+def columns_of(kind: type[Fields], sizes: Mapping[str, int] = MappingProxyType({})) -> Columns:
+    """The columns of a class, with the sizes of a variant; raises for a field that it cannot have."""
+    key = kind, tuple(sorted(sizes.items()))
+    if key not in _known:
+        _known[key] = _read_columns(kind, sizes)
+    return _known[key]
 
 
-def _read_columns(kind: type[Fields]) -> Columns:
+def _read_columns(kind: type[Fields], sizes: Mapping[str, int]) -> Columns:
     fields: dict[str, Field] = {}
     size = bytes_ = 0
     for name, annotation in _annotations(kind).items():
         given = getattr(kind, name, None)
-        if given is not None and not isinstance(given, kind.ALLOWED) and kind.ROLE != "task":
+        if given is not None and not isinstance(given, kind.ALLOWED) and not issubclass(kind, Constants):
             raise ConfigError(f"{kind.__name__}.{name} = {given!r} is not a field of {_article(kind.ROLE)}.", _HINT)
         if kind.ROLE == "action" and given is None:
             raise ConfigError(f"{kind.__name__}.{name} has no options.", f"write {name}: int = native.choice(...)")
-        field = _field(kind, name, annotation, given, bytes_ if isinstance(given, ImageField) else size)
+        field = _field(kind, name, annotation, given, bytes_ if isinstance(given, ImageField) else size, sizes)
         fields[name] = field
         if field.image:
             bytes_ += field.size
@@ -261,8 +367,10 @@ def _read_columns(kind: type[Fields]) -> Columns:
             size += field.size
     if not fields:
         raise ConfigError(f"{kind.__name__} has no fields.", _HINT)
-    parts = [field.part for field in fields.values()]
     if kind.ROLE == "action":  # actions of a batch hold the options of discrete parts first
+        parts = [field.part for field in fields.values()]
+        if len({isinstance(part, Control) for part in parts}) > 1:
+            raise ConfigError(f"{kind.__name__} mixes controls with choices and boxes.", "make all of them controls")
         ordered = sorted(fields.values(), key=lambda field: isinstance(field.part, Box))
         fields = {f.name: Field(f.name, place, f.number, (), None, f.part) for place, f in enumerate(ordered)}
         size = len(parts)
@@ -280,7 +388,7 @@ def _annotations(kind: type) -> dict[str, Any]:
     """The annotations of a class and its bases; names that are not found here stay strings."""
     found: dict[str, Any] = {}
     for one in reversed(kind.__mro__):
-        if one in (object, Fields, Record, State, Action, Observation, Task):
+        if one in (object, Fields, Record, State, Action, Observation, World, Scratch, Constants, Task):
             continue
         try:
             found |= inspect.get_annotations(one, eval_str=True)
@@ -289,27 +397,41 @@ def _annotations(kind: type) -> dict[str, Any]:
     return found
 
 
-def _field(kind: type[Fields], name: str, annotation: Any, given: Any, start: int) -> Field:
+def _resolved(kind: type[Fields], name: str, given: int | Size, sizes: Mapping[str, int]) -> int:
+    """A number of a field, perhaps one that variants differ in."""
+    if not isinstance(given, Size):
+        return given
+    if given.name not in sizes:
+        known = f"it has {', '.join(sizes)}" if sizes else "game.variant(NAME, ...) gives them"
+        raise ConfigError(f"{kind.__name__}.{name}: the variant has no size `{given.name}`.", known)
+    return sizes[given.name]
+
+
+def _field(kind: type[Fields], name: str, annotation: Any, given: Any, start: int, sizes: Mapping[str, int]) -> Field:
     where = f"{kind.__name__}.{name}: {getattr(annotation, '__name__', annotation)}"
     if isinstance(given, RecordsField):
         (record,) = typing.get_args(annotation) or (None,)
         if not (isinstance(record, type) and issubclass(record, Record)):
             raise ConfigError(f"{where} is not a list of records.", f"write {name}: list[Car] = native.records(2)")
-        return Field(name, start, shape=(given.count,), record=columns_of(record))
+        count = _resolved(kind, name, given.count, sizes)
+        return Field(name, start, shape=(count,), record=columns_of(record, sizes))
     if isinstance(given, ArrayField):
         number = NUMBERS.get((typing.get_args(annotation) or (None,))[0])
         if number is None:
             raise ConfigError(
                 f"{where} does not say what numbers it holds.", f"write {name}: native.Array[float] = ..."
             )
-        return Field(name, start, number, given.shape)
+        return Field(name, start, number, tuple(_resolved(kind, name, one, sizes) for one in given.shape))
     if isinstance(given, ImageField):
         return Field(name, start, "int", given.shape, image=given.kind)
+    if isinstance(annotation, type) and issubclass(annotation, Record) and RecordsField in kind.ALLOWED:
+        return Field(name, start, record=columns_of(annotation, sizes))
     number = NUMBERS.get(annotation)
     if number is None:
         raise ConfigError(f"{where} is not a number.", _HINT)
-    if isinstance(given, Choice | Box):
-        if number == "int" and (isinstance(given, Box) or not given.whole):
+    if isinstance(given, Choice | Box | Control):
+        whole = isinstance(given, Choice) and given.whole
+        if number == "int" and not whole:
             raise ConfigError(f"{where} has values that are not whole numbers.", f"write {name}: float = ...")
         return Field(name, start, number, part=given)
     return Field(name, start, number)

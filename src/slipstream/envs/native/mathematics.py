@@ -16,7 +16,7 @@ from slipstream.contracts import Array
 from slipstream.system.numba_compile import Number, inlined
 from slipstream.system.rng import mix
 
-KEY, COUNTER = 0, 1
+KEY, COUNTER, GAME = 0, 1, 2
 """Columns of the integers of an env: the key of the present game's RNG, and how many numbers were drawn."""
 MASK32 = 0xFFFFFFFF
 PI_HALF_HIGH, PI_HALF_LOW = 1.5707963267341256, 6.077100506506192e-11

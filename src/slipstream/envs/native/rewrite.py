@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from slipstream.envs.native import mathematics
-from slipstream.envs.native.layout import Box, Choice, Columns, Field
+from slipstream.envs.native.layout import Box, Choice, Columns, Control, Field, Size, columns_of
 from slipstream.envs.native.sources import Function, GameError, Hint, Source
 from slipstream.errors import did_you_mean
 
@@ -35,7 +35,7 @@ class Ref:
     row: ast.expr | None = None
     """The row of an array with two axes."""
     writable: bool = True
-    many: int = 0
+    many: int | None = None
     """The number of records, if it is a list of them."""
     field: Field | None = None
     """The field, if it is an array of numbers."""
@@ -134,24 +134,34 @@ class Context:
     """Whether indices are checked and `print` is kept: for plain Python."""
     wrap: Callable[[FunctionType], Any]
     """Compiles a helper, or returns it as it is."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The numbers of the variant."""
     helpers: dict[int, Rewritten | None] = field(default_factory=dict)
     """Helpers by the identity of their `Function`; None while one is being rewritten."""
     compiled: dict[int, Any] = field(default_factory=dict)
 
 
 def rewrite(
-    source: Source, context: Context, parameters: Sequence[str], bindings: Mapping[str, Kind], returns: str = ""
+    source: Source,
+    context: Context,
+    parameters: Sequence[str],
+    bindings: Mapping[str, Kind],
+    returns: str = "",
+    precision: str = "",
 ) -> Rewritten:
     """Rewrite a function to take `parameters`; `bindings` says what each of the user's parameters stands for."""
-    return _Rewriter(source, context, bindings, returns).rewrite(parameters)
+    return _Rewriter(source, context, bindings, returns, precision).rewrite(parameters)
 
 
 class _Rewriter:
     """Rewrites one function; see the top of this file."""
 
-    def __init__(self, source: Source, context: Context, bindings: Mapping[str, Kind], returns: str) -> None:
+    def __init__(
+        self, source: Source, context: Context, bindings: Mapping[str, Kind], returns: str, precision: str
+    ) -> None:
         self.source, self.context, self.bindings, self.returns = source, context, bindings, returns
-        self.globals: dict[str, Any] = {"_float": context.floats} | mathematics.FUNCTIONS
+        self.floats: type[np.generic] = np.float64 if precision == "double" else context.floats
+        self.globals: dict[str, Any] = {"_float": self.floats, "_game_float": context.floats} | mathematics.FUNCTIONS
         self.constants = source.constants()
         self.kinds: dict[str, Kind] = {}
         self.returned: list[Kind] = []
@@ -300,7 +310,7 @@ class _Rewriter:
 
     def alias(self, target: ast.Name, ref: Ref) -> list[ast.stmt]:
         """`car = s.cars[i]`: the variable holds the number of the first column, or of the row."""
-        if ref.many or ref.field is not None:
+        if ref.many is not None or ref.field is not None:
             self.kinds[target.id] = ref
             return []
         if ref.row is not None and ref.columns.role in ("action", "observation"):
@@ -323,7 +333,7 @@ class _Rewriter:
             index, every = target.id, ast.Call(name("range"), limits, [])
         else:
             _, kind = self.expr(source)
-            if not (isinstance(kind, Ref) and kind.many):
+            if not (isinstance(kind, Ref) and kind.many is not None):
                 self.fail(source, "a loop needs `range(...)` or a list of records.", "write for i in range(n): ...")
             index, every = self.variable("i"), ast.Call(name("range"), [number(kind.many)], [])
             head = self.alias(target, self.at(kind, name(index)))
@@ -340,9 +350,8 @@ class _Rewriter:
         self.written.add(ref.array)
         if one.part is not None:
             return ast.Assign([place], self.chosen(one, made, kind))
-        if ref.array not in ("out",) or one.image:
-            made = made if kind == "float" or one.image else call("_float", made)
-        return ast.Assign([place], made)
+        whole = one.image or ref.columns.whole
+        return ast.Assign([place], made if kind == "float" or whole else call("_float", made))
 
     # Expressions
 
@@ -442,6 +451,10 @@ class _Rewriter:
     def outside(self, node: ast.expr) -> tuple[ast.expr, Kind]:
         """A constant of the module, as a number."""
         value = self.value_outside(node)
+        if isinstance(value, Size):
+            if value.name not in self.context.sizes:
+                self.fail(node, f"the variant has no size `{value.name}`.", "game.variant(NAME, ...) gives it")
+            value = self.context.sizes[value.name]
         if not isinstance(value, bool | int | float | np.number | np.bool_):
             what = "a module" if isinstance(value, ModuleType) else f"a {type(value).__name__}"
             hint = "use numbers, or tuples and arrays with [...]"
@@ -452,7 +465,7 @@ class _Rewriter:
         """A record of a list, a number of an array, or an item of a constant table."""
         kind = self.kind_of(node.value)
         if isinstance(kind, Ref):
-            if kind.many:
+            if kind.many is not None:
                 return number(0), self.at(kind, self.index(node.slice, kind.many))
             return self.read(node)
         if isinstance(kind, tuple):
@@ -468,7 +481,7 @@ class _Rewriter:
         whole = table.dtype.kind in "iub"
         if len(places) != table.ndim:
             self.fail(node, f"`{ast.unparse(base)}` has {table.ndim} axes.", "give as many indices")
-        held = self.kept(table.astype(np.int64 if whole else self.context.floats))
+        held = self.kept(table.astype(np.int64 if whole else self.floats))
         made_places = [self.index(one, size) for one, size in zip(places, table.shape, strict=True)]
         slice_ = made_places[0] if len(made_places) == 1 else ast.Tuple(made_places, ast.Load())
         return ast.Subscript(held, slice_, ast.Load()), "int" if whole else "float"
@@ -487,8 +500,8 @@ class _Rewriter:
     def at(self, ref: Ref, index: ast.expr) -> Ref:
         """One record of a list."""
         if ref.columns.role == "action":
-            return replace(ref, row=plus(ref.row, index), many=0)
-        return replace(ref, offset=plus(ref.offset, times(index, ref.columns.size)), many=0)
+            return replace(ref, row=plus(ref.row, index), many=None)
+        return replace(ref, offset=plus(ref.offset, times(index, ref.columns.size)), many=None)
 
     def read(self, node: ast.expr) -> tuple[ast.expr, Kind]:
         """A column, or a reference to several."""
@@ -499,12 +512,21 @@ class _Rewriter:
         if one.part is not None:
             return self.option_value(place, one)
         if ref.columns.role == "observation":
-            return place, "int" if one.image else "float"
+            return (call("int", place), "int") if one.image else (self.converted(place), "float")
         if one.number == "int":
             return call("int", place), "int"
         if one.number == "bool":
-            return ast.Compare(place, [ast.NotEq()], [call("_float", ast.Constant(0.0))]), "bool"
-        return place, "float"
+            return ast.Compare(place, [ast.NotEq()], [number(0)]), "bool"
+        return (place if ref.columns.role == "state" and not self.double else self.converted(place)), "float"
+
+    @property
+    def double(self) -> bool:
+        """Whether the function computes in double precision, and the game does not."""
+        return self.floats is not self.context.floats
+
+    def converted(self, place: ast.expr) -> ast.expr:
+        """A number of an array whose precision may be another one."""
+        return call("_float", place)
 
     def place(self, target: ast.expr) -> tuple[ast.expr, tuple[Ref, Field]]:
         """The column to which an assignment goes."""
@@ -522,13 +544,13 @@ class _Rewriter:
             ref = self.kind_of(node.value)
             if isinstance(ref, Ref) and ref.field is not None:
                 return self.element(node, ref, ref.field)
-            if isinstance(ref, Ref) and ref.many:
+            if isinstance(ref, Ref) and ref.many is not None:
                 return self.at(ref, self.index(node.slice, ref.many))
             self.fail(node, f"`{ast.unparse(node.value)}` has no items.", "index lists of records and arrays")
         assert isinstance(node, ast.Attribute)
         ref = self.kind_of(node.value)
         assert isinstance(ref, Ref)
-        if ref.many or ref.field is not None:
+        if ref.many is not None or ref.field is not None:
             self.fail(
                 node, f"`{ast.unparse(node.value)}` is a list.", f"write {ast.unparse(node.value)}[i].{node.attr}"
             )
@@ -538,7 +560,8 @@ class _Rewriter:
             near = did_you_mean(node.attr, ref.columns.fields)
             self.fail(node, f"{ref.columns.name} has no column `{node.attr}`.{near}", f"it has {known}")
         if one.record is not None:
-            return replace(ref, columns=one.record, offset=plus(ref.offset, one.start), many=one.shape[0])
+            count = one.shape[0] if one.many else None
+            return replace(ref, columns=one.record, offset=plus(ref.offset, one.start), many=count)
         if one.shape:
             return replace(ref, field=one)
         return self.column(ref, plus(ref.offset, one.start), one)
@@ -566,11 +589,13 @@ class _Rewriter:
         if isinstance(part, Box):
             limits = [call("_float", ast.Constant(limit)) for limit in (part.low, part.high)]
             return call("_clip", call("_float", place), *limits), "float"
+        if isinstance(part, Control):
+            return self.converted(place), "float"
         assert isinstance(part, Choice)
         option = call("_option", place, number(len(part.values)))
         if part.values == tuple(range(len(part.values))) and one.number == "int":
             return option, "int"
-        kind = np.int64 if one.number == "int" else self.context.floats
+        kind = np.int64 if one.number == "int" else self.floats
         held = self.kept(np.array(part.values, kind))
         return ast.Subscript(held, option, ast.Load()), one.number
 
@@ -579,8 +604,10 @@ class _Rewriter:
         if isinstance(one.part, Box):
             limits = [call("_float", ast.Constant(limit)) for limit in (one.part.low, one.part.high)]
             return call("_clip", self.as_float(made, kind), *limits)
+        if isinstance(one.part, Control):
+            return self.as_float(made, kind)
         assert isinstance(one.part, Choice)
-        held = self.kept(np.array(one.part.values, self.context.floats))
+        held = self.kept(np.array(one.part.values, self.floats))
         return call("_nearest", self.as_float(made, kind), held)
 
     def binary(
@@ -632,8 +659,10 @@ class _Rewriter:
             return self.random(node, node.func.attr, self.kind_of(node.func.value))
         if isinstance(node.func, ast.Name) and node.func.id == "len" and len(node.args) == 1:
             kind = self.expr(node.args[0])[1]
-            if isinstance(kind, Ref) and (kind.many or kind.field):
-                return number(kind.many or kind.field.shape[0]), "int"  # type: ignore[union-attr]
+            if isinstance(kind, Ref) and kind.many is not None:
+                return number(kind.many), "int"
+            if isinstance(kind, Ref) and kind.field is not None:
+                return number(kind.field.shape[0]), "int"
         function = self.value_outside(node.func) if _is_name(node.func) else None
         if isinstance(function, Function):
             return self.helper(node, function)
@@ -662,6 +691,8 @@ class _Rewriter:
         if text not in EXACT:
             known = ", ".join(f"native.{one}" for one in EXACT)
             self.fail(node, f"`{ast.unparse(node.func)}` differs between machines.", f"use {known}")
+        if text == "sqrt":  # which every precision rounds alike
+            return call("_float", call("_sqrt", *[self.as_float(*one) for one in args])), "float"
         found = call(f"_{text}", *[call("_double", one) for one, _ in args])
         return (found, "int") if text == "floor" else (call("_float", found), "float")
 
@@ -675,8 +706,11 @@ class _Rewriter:
     def random(self, node: ast.Call, method: str, rng: Rng) -> tuple[ast.expr, Kind]:
         """A random number."""
         args = [self.expr(one) for one in node.args]
-        if len(args) != {"uniform": 2, "integer": 1, "normal": 0}.get(method, -1):
+        if len(args) != {"uniform": 2, "integer": 1, "normal": 0, "seed": 0, "key": 0}.get(method, -1):
             self.fail(node, f"there is no `{ast.unparse(node)}`.", "use uniform(low, high), integer(count) or normal()")
+        if method in ("seed", "key"):
+            column = number(mathematics.GAME if method == "seed" else mathematics.KEY)
+            return ast.Subscript(name(rng.array), ast.Tuple([name(rng.row), column], ast.Load()), ast.Load()), "int"
         if method == "integer":
             return call("_integer", name(rng.array), name(rng.row), args[0][0]), "int"
         if method == "normal":
@@ -692,7 +726,7 @@ class _Rewriter:
         context = self.context
         if id(function) not in context.helpers:
             context.helpers[id(function)] = None
-            made = rewrite(function.source, context, parameters, bindings)
+            made = rewrite(function.source, context, parameters, bindings, precision=function.precision)
             context.helpers[id(function)] = made
             context.compiled[id(function)] = context.wrap(made.function)
         known = context.helpers[id(function)]
@@ -712,14 +746,23 @@ class _Rewriter:
         self.globals[held] = context.compiled[id(function)]
         if known.text not in self.text:
             self.text.append(known.text)
-        return call(held, *args), known.returns
+        made_call = call(held, *args)
+        if self.precision_of(function) is self.floats:
+            return made_call, known.returns
+        if isinstance(known.returns, tuple):
+            self.fail(node, f"`{function.name}` returns several numbers of another precision.", "return one number")
+        return (call("_float", made_call) if known.returns == "float" else made_call), known.returns
+
+    def precision_of(self, function: Function) -> type[np.generic]:
+        """The precision in which a helper computes."""
+        return np.float64 if function.precision == "double" else self.context.floats
 
     def signature(self, node: ast.Call, function: Function) -> tuple[list[str], dict[str, Kind]]:
         """The low-level parameters of a helper, and what its own parameters stand for."""
         parameters: list[str] = []
         bindings: dict[str, Kind] = {}
         for text, hint in function.source.hints().items():
-            kind = binding_of(hint, text)
+            kind = binding_of(hint, text, self.context.sizes)
             if kind is None:
                 shown = f"`{text}` of `{function.name}`"
                 self.fail(node, f"{shown} has no type.", "write float, int, bool, or one of your classes")
@@ -732,7 +775,8 @@ class _Rewriter:
         made, kind = self.expr(node)
         wrong = f"`{text}` of `{function.name}` is "
         if isinstance(expected, Ref):
-            if not isinstance(kind, Ref) or kind.columns != expected.columns or bool(kind.many) != bool(expected.many):
+            fits = isinstance(kind, Ref) and kind.field is None and kind.columns.begins_with(expected.columns)
+            if not fits or (kind.many is None) != (expected.many is None):
                 self.fail(node, f"{wrong}{expected.columns.name}.", f"give it {expected.columns.name}")
             row = [kind.row] if expected.row is not None and kind.row is not None else []
             offset = [kind.offset or number(0)] if expected.offset is not None else []
@@ -744,6 +788,9 @@ class _Rewriter:
             return [name(kind.array), name(kind.row)]
         if isinstance(kind, Ref | Rng | tuple):
             self.fail(node, f"{wrong}a number.", "give it one column")
+        precision = self.precision_of(function)
+        if expected == "float" and precision is not self.floats:
+            return [call("_double" if precision is np.float64 else "_game_float", made)]
         return [self.as_float(made, kind) if expected == "float" else made]
 
     # Kinds
@@ -800,7 +847,7 @@ def _is_name(node: ast.expr) -> bool:
     return isinstance(node, ast.Name)
 
 
-def binding_of(hint: Hint | None, text: str) -> Kind:
+def binding_of(hint: Hint | None, text: str, sizes: Mapping[str, int]) -> Kind:
     """What a parameter of a helper stands for; None if its annotation says nothing."""
     if hint is None or (hint.many and hint.kind != "action"):
         return None
@@ -808,12 +855,13 @@ def binding_of(hint: Hint | None, text: str) -> Kind:
         return hint.number
     if hint.kind == "random":
         return Rng(text, f"_{text}_row")
-    assert hint.columns is not None
-    row = name(f"_{text}_row") if hint.kind != "task" else None
+    assert hint.fields is not None
+    constant = hint.kind in ("task", "settings")
+    row = None if constant else name(f"_{text}_row")
     offset = name(f"_{text}_at") if hint.kind in ("record", "task") else None
     pixels = f"_{text}_pixels" if hint.kind == "observation" else ""
-    many = 1 if hint.many else 0
-    return Ref(hint.columns, text, offset, row, writable=hint.kind != "task", many=many, pixels=pixels)
+    columns, many = columns_of(hint.fields, sizes), 1 if hint.many else None
+    return Ref(columns, text, offset, row, writable=not constant, many=many, pixels=pixels)
 
 
 def low_level(text: str, kind: Kind) -> list[str]:

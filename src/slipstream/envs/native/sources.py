@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_origin, overload
 
-from slipstream.envs.native.layout import Columns, Fields, columns_of
+from slipstream.envs.native.layout import Fields
 from slipstream.errors import EnvError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,16 +35,25 @@ class Random:
         """A number of the standard normal distribution."""
         raise NotImplementedError
 
+    def seed(self) -> int:
+        """The seed of this game; the next game of the env has the next one."""
+        raise NotImplementedError
+
+    def key(self) -> int:
+        """The key that all random numbers of this game follow from, which is made of its seed."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Hint:
     """What the annotation of a parameter says."""
 
     kind: str
-    """`number`, `random`, or the role of a class with columns: state, action, observation, task or record."""
+    """`number`, `random`, or the role of a class with columns, such as state, action, observation or record."""
     number: str = ""
     """`float`, `int` or `bool`."""
-    columns: Columns | None = None
+    fields: type[Fields] | None = None
+    """The class with columns."""
     many: bool = False
     """Whether it is a list."""
 
@@ -122,21 +131,39 @@ def read_hint(annotation: Any) -> Hint | None:
     one = get_args(annotation)[0] if many else annotation
     if not (isinstance(one, type) and issubclass(one, Fields)):
         return None
-    return Hint(one.ROLE, columns=columns_of(one), many=many)
+    return Hint(one.ROLE, fields=one, many=many)
 
 
 class Function:
     """A helper that a game's functions call; `native.function` makes it."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], precision: str = "") -> None:
         self.source = Source.of(function)
         self.name = self.source.function.__name__
+        self.precision = precision
 
     def __call__(self, *args: Any) -> NoReturn:
         """Only a game's functions call it, with the rows of an env."""
         raise GameError(f"`{self.name}` is called outside of a game's functions.", "call it from a function of a game")
 
 
-def function(given: F) -> F:
-    """Decorate a helper that a game's functions call; its parameters need types, its result none."""
-    return cast(F, Function(given))
+@overload
+def function(given: F) -> F: ...
+
+
+@overload
+def function(*, precision: str) -> Callable[[F], F]: ...
+
+
+def function(given: F | None = None, *, precision: str = "") -> Any:
+    """Decorate a helper that a game's functions call; its parameters need types, its result none.
+
+    With `precision="double"` it computes in float64, whatever the precision of the game.
+    """
+    if precision not in ("", "double"):
+        raise GameError(f"precision={precision!r} of a helper is unknown.", 'write precision="double", or leave it out')
+
+    def wrap(one: F) -> F:
+        return cast(F, Function(one, precision))
+
+    return wrap if given is None else wrap(given)

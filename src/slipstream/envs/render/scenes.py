@@ -44,9 +44,16 @@ def state_labels(env: str, snapshot: Mapping[str, Array]) -> dict[str, tuple[str
     return game.state_labels({name: array.shape[-1] for name, array in snapshot.items()})
 
 
-def measured_step_seconds(env: str, clocks: Array, usual: float) -> float:
-    """Seconds that a step takes in an episode with these clocks [steps, columns]; some tasks have longer steps."""
+def measured_step_seconds(env: str, states: Mapping[str, Array], usual: float) -> float:
+    """Seconds that a step takes in an episode with these states, stacked over steps; some tasks have longer steps.
+
+    They are measured for games that have a column `ticks_left`.
+    """
     game = find_game(env)
-    if game is None or not game.tick_hz or len(clocks) < 2:
+    if game is None or not game.tick_hz:
         return usual
-    return float(clocks[0, 0] - clocks[1, 0]) / game.tick_hz
+    for name, columns in state_labels(env, states).items():
+        if "ticks_left" in columns and len(states[name]) > 1:
+            left = states[name][:2, columns.index("ticks_left")]
+            return float(left[0] - left[1]) / game.tick_hz
+    return usual
