@@ -12,6 +12,7 @@ import importlib
 import inspect
 import sys
 import traceback
+from collections import ChainMap, UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -30,6 +31,7 @@ from slipstream.envs.game import (
     ScriptedPlayer,
     UserCode,
     is_declared_game,
+    lazy_value,
 )
 from slipstream.envs.kart.declaration import KART
 from slipstream.envs.metta.declaration import METTAGRID
@@ -65,19 +67,34 @@ __all__ = [
     "register",
 ]
 
-BUILT_IN = {
-    "soccer": SOCCER,
-    "kart": KART,
-    "recall": RECALL,
-    "pixels": PIXELS,
-    "mixed": MIXED,
-    "atari": ATARI,
-    "mettagrid": METTAGRID,  # before PettingZoo, whose API it also has: the first game that recognises an env takes it
-    "pettingzoo": PETTINGZOO,
-    "rocket": ROCKET,
-    "envpool": ENVPOOL,
-    "treechop": TREECHOP,
-}
+
+class BuiltInGames(UserDict[str, Any]):
+    """The built-in games; one that is named by `module:attribute` is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> Game:
+        """The game of this name."""
+        game = self.data[name]
+        if isinstance(game, str):
+            game = self.data[name] = lazy_value(game)()
+        assert isinstance(game, Game)
+        return game
+
+
+BUILT_IN = BuiltInGames(
+    {
+        "soccer": SOCCER,
+        "kart": KART,
+        "recall": RECALL,
+        "pixels": PIXELS,
+        "mixed": MIXED,
+        "atari": ATARI,
+        "mettagrid": METTAGRID,  # before PettingZoo, whose API it also has: the first that recognises an env takes it
+        "pettingzoo": PETTINGZOO,
+        "rocket": ROCKET,
+        "envpool": ENVPOOL,
+        "treechop": TREECHOP,
+    }
+)
 MINERL_PREFIXES = ("minerl", "minecraft")
 """Prefixes of the games of the minerl package; both mean the same."""
 SINGLE_ENV_PREFIXES = ("gymnasium", "python", *MINERL_PREFIXES)
@@ -185,9 +202,9 @@ def reference_opponent(choice: EnvChoice) -> str:
     return "random" if choice.observation is not None else game.reference
 
 
-def games() -> dict[str, Game]:
+def games() -> Mapping[str, Game]:
     """Every game that steps in batches, by name."""
-    return BUILT_IN | _registered | package_games()
+    return ChainMap(package_games(), _registered, BUILT_IN)
 
 
 @functools.cache

@@ -512,10 +512,10 @@ class Game:
         number = KINDS.index(kind) if kind in KINDS else 0
         self.kernels(variant=variant).players[player](spec.vectors(obs), obs, chosen, number, actions)
 
-    def declare(self) -> Declaration:
-        """The game as the registry lists it."""
+    def declare(self, **more: Any) -> Declaration:
+        """The game as the registry lists it; `more` are fields of `slipstream.envs.game.Game` that it has besides."""
         players = self._own.functions.players
-        return Declaration(
+        declared = Declaration(
             summary=self.summary,
             variants=self.variants,
             make=self.make,
@@ -531,6 +531,7 @@ class Game:
             counted=dict(self._own.events),
             check=self._check,
         )
+        return replace(declared, **more)
 
 
 def obs_spec(columns: Columns) -> ObsSpec:

@@ -15,6 +15,7 @@ from slipstream.envs.native.mathematics import GAME
 from slipstream.envs.native.sources import GameError
 from slipstream.envs.rewards import COMPILE_ERRORS, CombinedReward, describe_compile_error
 from slipstream.envs.snapshot import ArraySnapshot
+from slipstream.errors import did_you_mean
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice
 from slipstream.system.rng import check_seeds, first_games
 
@@ -55,7 +56,7 @@ class NativeVector(ArraySnapshot):
         self.spec, self.envs, self.payout = spec, envs, payout
         self.limit_steps = rules.limit if rules.at_limit == kernels.TRUNCATED else 0
         """Decisions after which a game is truncated; 0: never."""
-        self._made, self._seed, self._first = made, seed, first
+        self._made, self._seed, self._first, self._columns = made, seed, first, classes.state
         rows = envs * spec.agents
         self.state = np.zeros((envs, classes.state.size), floats)
         self.numbers = np.zeros((envs, kernels.NUMBERS), np.int64)
@@ -111,6 +112,16 @@ class NativeVector(ArraySnapshot):
                 f"`{self.spec.name}` cannot be compiled: {describe_compile_error(error, kernel)}",
                 f"slipstream check-env {self.spec.name} plays the same functions uncompiled",
             ) from error
+
+    def column(self, name: str) -> Array:
+        """A column of the state for every env, such as `cars.0.x`, to read or to change in tests and debuggers."""
+        names = self._columns.names()
+        if name not in names:
+            raise GameError(
+                f"{self._columns.name} has no column `{name}`.{did_you_mean(name, names)}", ", ".join(names)
+            )
+        found: Array = self.state[:, names.index(name)]
+        return found
 
     def seeds(self) -> Array:
         """The seed of every present game."""
