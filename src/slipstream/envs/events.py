@@ -58,12 +58,12 @@ def match_events(
     last_touch: int,
     *,
     cars: int,
-    score_column: int,
+    scores: tuple[Array, Array],
 ) -> list[StepEvent]:
-    """The events of a match of two teams: counted events, and goals by the score in the state array `clock`.
+    """The events of a match of two teams: counted events, and goals.
 
-    `cars` of the agents play; the score of the second team is in the column after `score_column`. A goal belongs to
-    the agent of the scoring team that touched the ball last, or to the team's first agent if none did.
+    `cars` of the agents play; `scores` are those of both teams before and after the step. A goal belongs to the agent
+    of the scoring team that touched the ball last, or to the team's first agent if none did.
     """
     playing = playing_agents(spec, cars)
     events = counted_events(spec, before, after, rows, playing)
@@ -71,9 +71,8 @@ def match_events(
     over = episode_over(rows)
     for team in (0, 1):
         mates = [agent for agent in playing if spec.teams[agent] == team]
-        column = score_column + team
-        goals = rows.behaviour[mates[0], spec.behaviours.index("goals")] if over else after["clock"][0, column]
-        if goals > before["clock"][0, column]:
+        goals = rows.behaviour[mates[0], spec.behaviours.index("goals")] if over else scores[1][team]
+        if goals > scores[0][team]:
             events.append(StepEvent("goal", next((agent for agent in touched if agent in mates), mates[0])))
     return events
 

@@ -36,7 +36,6 @@ from slipstream.envs.game import (
 from slipstream.envs.kart.declaration import KART
 from slipstream.envs.metta.declaration import METTAGRID
 from slipstream.envs.rocket.declaration import ROCKET
-from slipstream.envs.soccer.declaration import SOCCER
 from slipstream.envs.tiny.declaration import MIXED, PIXELS, RECALL
 from slipstream.envs.treechop.declaration import TREECHOP
 from slipstream.errors import ConfigError, EnvError, SlipstreamError, did_you_mean, user_frames
@@ -82,7 +81,7 @@ class BuiltInGames(UserDict[str, Any]):
 
 BUILT_IN = BuiltInGames(
     {
-        "soccer": SOCCER,
+        "soccer": "slipstream.envs.soccer.game:SOCCER",
         "kart": KART,
         "recall": RECALL,
         "pixels": PIXELS,

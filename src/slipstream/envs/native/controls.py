@@ -149,8 +149,15 @@ def control_labels(
     """The names of the parts of an action and of their options."""
     parts, names = controls_of(columns), tuple(columns.fields)
     if kind == "discrete":
-        options = tuple(
-            " ".join(part.names[option] for part, option in zip(parts, row, strict=True)) for row in combinations
-        )
-        return ("action",), (options,)
+        return ("action",), (tuple(_combination(names, parts, row) for row in combinations.tolist()),)
     return names, tuple(part.names for part in parts) if kind == "multi_discrete" else ()
+
+
+def _combination(names: Sequence[str], parts: Sequence[Control], options: Sequence[int]) -> str:
+    """What a combination does, such as `forward left boost`; parts whose value is 0 are left out."""
+    held = [
+        name if part.switch else part.names[option]
+        for name, part, option in zip(names, parts, options, strict=True)
+        if part.values[option]
+    ]
+    return " ".join(held) or parts[0].names[options[0]]

@@ -253,7 +253,7 @@ def play_template(env: int, games: Games, rules: PayRules, action: Array, out: R
     if PREPARES and over == RUNNING:
         prepare(state, env, world, numbers, table, place)
     if POTENTIALS and games.shaped:
-        discount = games.gamma * 0 if over == TERMINATED else games.gamma
+        discount = to_float(0.0) if over == TERMINATED else games.gamma
         for me in range(AGENTS):
             if not ABSENCES or acted[first + me]:
                 shape_terms(before, state, env, world, me, table, place, discount, rules.values, first + me)

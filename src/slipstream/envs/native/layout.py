@@ -49,10 +49,30 @@ class Size:
     """A number that each variant of a game has its own value for, such as the number of cars."""
 
     name: str
+    factor: int = 1
+    more: int = 0
+
+    def __add__(self, more: int) -> Size:
+        """A number that follows from it."""
+        return Size(self.name, self.factor, self.more + more)
+
+    def __sub__(self, less: int) -> Size:
+        """A number that follows from it."""
+        return self + -less
+
+    def __mul__(self, factor: int) -> Size:
+        """A number that follows from it."""
+        return Size(self.name, factor * self.factor, factor * self.more)
+
+    __rmul__ = __mul__
 
     def __index__(self) -> int:
         """Only a game's functions and fields know the number."""
         raise ConfigError(f"`{self.name}` has a number in each variant only.", "use it in fields and in functions")
+
+    def number(self, sizes: Mapping[str, int]) -> int | None:
+        """Its number with the sizes of a variant; None if they do not have it."""
+        return self.factor * sizes[self.name] + self.more if self.name in sizes else None
 
 
 @dataclass(frozen=True)
@@ -124,9 +144,10 @@ class Control:
 
 
 def size(name: str) -> Any:
-    """A number that variants differ in: `CARS = native.size("cars")`, used in fields and in functions.
+    """A number that variants differ in: `SLOTS = native.size("slots")`, used in fields and in functions.
 
-    `game.variant("2v2", ..., cars=4)` gives the number.
+    `game.variant("2v2", ..., slots=2)` gives the number; fields may use others that follow from it, such as
+    `2 * SLOTS` and `SLOTS - 1`.
     """
     return Size(name)
 
@@ -401,10 +422,11 @@ def _resolved(kind: type[Fields], name: str, given: int | Size, sizes: Mapping[s
     """A number of a field, perhaps one that variants differ in."""
     if not isinstance(given, Size):
         return given
-    if given.name not in sizes:
+    found = given.number(sizes)
+    if found is None:
         known = f"it has {', '.join(sizes)}" if sizes else "game.variant(NAME, ...) gives them"
         raise ConfigError(f"{kind.__name__}.{name}: the variant has no size `{given.name}`.", known)
-    return sizes[given.name]
+    return found
 
 
 def _field(kind: type[Fields], name: str, annotation: Any, given: Any, start: int, sizes: Mapping[str, int]) -> Field:

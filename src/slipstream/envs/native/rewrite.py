@@ -452,9 +452,10 @@ class _Rewriter:
         """A constant of the module, as a number."""
         value = self.value_outside(node)
         if isinstance(value, Size):
-            if value.name not in self.context.sizes:
+            found = value.number(self.context.sizes)
+            if found is None:
                 self.fail(node, f"the variant has no size `{value.name}`.", "game.variant(NAME, ...) gives it")
-            value = self.context.sizes[value.name]
+            value = found
         if not isinstance(value, bool | int | float | np.number | np.bool_):
             what = "a module" if isinstance(value, ModuleType) else f"a {type(value).__name__}"
             hint = "use numbers, or tuples and arrays with [...]"

@@ -28,7 +28,7 @@ from slipstream.envs.render.canvas import (
     rounded,
     veil,
 )
-from slipstream.envs.render.match_timeline import MatchTimeline
+from slipstream.envs.render.match_timeline import MatchClock, MatchTimeline
 from slipstream.envs.rocket import arena
 from slipstream.envs.rocket import layout as at
 
@@ -58,7 +58,17 @@ class Stadium(MatchTimeline):
     """Draws a match from the `state` and `clock` of consecutive steps, at any time between them."""
 
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
-        super().__init__(at, arrays, step_seconds or 8 / at.TICK_HZ, (at.SCORE, at.SCORE + 1, at.GAME))
+        clocks = arrays["clock"]
+        clock = MatchClock(
+            clocks[:, at.TICKS_LEFT], clocks[:, at.SCORE : at.SCORE + 2], clocks[:, at.OVERTIME], clocks[:, at.GAME]
+        )
+        super().__init__(
+            arrays["state"],
+            clock,
+            cars=at.cars_in(arrays["state"][0]),
+            tick_hz=at.TICK_HZ,
+            step_seconds=step_seconds or 8 / at.TICK_HZ,
+        )
         self.camera, self._ground = _ground(*size)
 
     def between(self, step: float, beyond: float = 0.0) -> Array:

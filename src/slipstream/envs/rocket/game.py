@@ -23,7 +23,6 @@ from slipstream.envs.rocket.layout import TICK_HZ
 from slipstream.envs.rocket.rewards import SCHEME, TERMS
 from slipstream.envs.rocket.user_functions import Matches, ObservationBuilder, compile_terms, value_term
 from slipstream.envs.snapshot import ArraySnapshot
-from slipstream.envs.soccer.tasks import GIVEN, PLAYED
 from slipstream.errors import ConfigError
 from slipstream.system.rng import check_seeds, first_games, next_game
 
@@ -33,6 +32,9 @@ OPTIONS = ("", " scattered")
 """Suffixes of a team size in a task; with `scattered` every kick-off is from a random state."""
 CAR_NUMBERS = 36
 """Columns of a car in the simulator's state, for each view."""
+
+GIVEN, PLAYED = 0, 1
+"""Columns of an env's tasks: the task of its next match (-1: its target), and the task of this match."""
 
 
 class Rocket(ArraySnapshot):

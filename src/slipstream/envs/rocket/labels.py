@@ -69,5 +69,5 @@ def find_events(
     spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, last_touch: int
 ) -> list[StepEvent]:
     """The events of one step of a match; see `match_events`."""
-    cars = cars_in(before["state"][0])
-    return match_events(spec, before, after, rows, last_touch, cars=cars, score_column=SCORE)
+    scores = before["clock"][0, SCORE : SCORE + 2], after["clock"][0, SCORE : SCORE + 2]
+    return match_events(spec, before, after, rows, last_touch, cars=cars_in(before["state"][0]), scores=scores)

@@ -1,15 +1,19 @@
-"""Draws soccer from above: pitch, cars, ball, boost pads and flames, also between two steps."""
+"""Soccer from above: pitch, cars, ball, boost pads and flames, also between two steps; its events and its keys."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import cache, lru_cache
 
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw
 
-from slipstream.contracts import Array
+from slipstream.contracts import ActionSpec, Array, EnvSpec, Rows
+from slipstream.envs.controls import driving_action
+from slipstream.envs.events import match_events
+from slipstream.envs.game import StepEvent
+from slipstream.envs.native.mathematics import GAME
 from slipstream.envs.render.canvas import (
     BLUE,
     ORANGE,
@@ -32,27 +36,67 @@ from slipstream.envs.render.canvas import (
     turned,
     veil,
 )
-from slipstream.envs.render.match_timeline import MatchTimeline
-from slipstream.envs.soccer import layout as at
-from slipstream.envs.soccer.physics import BIG_WAIT, SMALL_WAIT, pad_x, pad_y
+from slipstream.envs.render.match_timeline import MatchClock, MatchTimeline
+from slipstream.envs.soccer import columns
+from slipstream.envs.soccer.columns import BIG_WAIT, DRIVING, LENGTH, PAD_X, PAD_Y, PADS, SMALL_WAIT, TICK_HZ, WIDTH
+from slipstream.envs.soccer.game import game
 
 GRASS, STRIPE, LINE, WALL = (23, 37, 52), (27, 43, 60), (66, 90, 118), (120, 146, 180)
-LENGTH, WIDTH, GOAL, DEPTH = float(at.LENGTH), float(at.WIDTH), float(at.GOAL_WIDTH), float(at.GOAL_DEPTH)
-CORNER = float(at.DIAGONAL)
-LONG, BALL = float(at.CAR_LONG), float(at.BALL_RADIUS)
+GOAL, DEPTH, CORNER = columns.GOAL_WIDTH, columns.GOAL_DEPTH, columns.DIAGONAL
+LONG, BALL = columns.CAR_LONG, columns.BALL_RADIUS
 REACH = LENGTH + DEPTH + 1.5, WIDTH + 1.5
 """Half the width and half the height of the view, in units."""
 TRAIL_S = 0.55
 """Seconds of the ball's path that are drawn."""
 
 
+@cache
+def places(width: int) -> dict[str, int]:
+    """The column of the state of each name, by the number of columns."""
+    return {name: column for column, name in enumerate(game.state_labels({"state": width})["state"])}
+
+
+def find_events(
+    spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, last_touch: int
+) -> list[StepEvent]:
+    """The events of one step of a match; see `match_events`."""
+    at = places(before["state"].shape[-1])
+    scores = [state["state"][0, [at["score.0"], at["score.1"]]] for state in (before, after)]
+    cars = 2 * int(before["state"][0, at["team_size"]])
+    return match_events(spec, before, after, rows, last_touch, cars=cars, scores=(scores[0], scores[1]))
+
+
+def keyboard_action(keys: Iterable[str], last: Array, action: ActionSpec) -> Array:
+    """The action for the keys that are held: arrows drive, space boosts, x drifts."""
+    return driving_action(keys, ("throttle", "steer", "boost", "drift"), np.array(DRIVING, np.float32), action)
+
+
 class MatchScene(MatchTimeline):
-    """The scene of a match, from the `state` and `clock` of consecutive steps."""
+    """The scene of a match, from the states of consecutive steps."""
 
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
-        super().__init__(at, arrays, step_seconds or 1 / 15, (at.SCORE, at.SCORE + 1, at.OVERTIME, at.GAME))
+        states = arrays["state"]
+        at = self._at = places(states.shape[-1])
+        clock = MatchClock(
+            states[:, at["ticks_left"]],
+            states[:, [at["score.0"], at["score.1"]]],
+            states[:, at["overtime"]],
+            arrays["numbers"][:, GAME],
+        )
+        super().__init__(
+            states,
+            clock,
+            cars=2 * int(states[0, at["team_size"]]),
+            tick_hz=TICK_HZ,
+            step_seconds=step_seconds or 1 / 15,
+            overtime_kick_off=True,
+        )
         self.camera, self._empty, self._full = _ground(*size)
         self._size = size
+
+    def car(self, now: Array, car: int, *names: str) -> tuple[float, ...]:
+        """Columns of a car in a state."""
+        return tuple(float(now[self._at[f"cars.{car}.{name}"]]) for name in names)
 
     def between(self, step: float, beyond: float = 0.0) -> Array:
         """The state at `step`: interpolated, or extrapolated before a kick-off and at the end."""
@@ -61,17 +105,19 @@ class MatchScene(MatchTimeline):
         now: Array = self.states[first].copy()
         if share + beyond <= 0:
             return now
-        starts = [at.BALL, *(at.CARS + car * at.CAR_SIZE for car in range(self.cars))]
+        cars = [f"cars.{car}." for car in range(self.cars)]
         if first + 1 < len(self.states) and not self._breaks[first]:
             now += (self.states[first + 1] - now) * min(share, 1.0)
-            for c in starts[1:]:
-                length = math.hypot(now[c + at.HX], now[c + at.HY]) or 1.0
-                now[c + at.HX], now[c + at.HY] = now[c + at.HX] / length, now[c + at.HY] / length
-                now[c + at.BOOSTING] = self.states[first + 1][c + at.BOOSTING]
+            for car in cars:
+                heading = [self._at[f"{car}hx"], self._at[f"{car}hy"]]
+                now[heading] /= math.hypot(*now[heading]) or 1.0
+                now[self._at[f"{car}boosting"]] = self.states[first + 1][self._at[f"{car}boosting"]]
             return now
         seconds = min((share + beyond) * self.step_seconds, 0.6)
-        for c in starts:
-            _coast(now, c, (1 - math.exp(-3 * seconds)) / 3, BALL if c == at.BALL else float(at.CAR_RADIUS))
+        for body in ("ball.", *cars):
+            radius = BALL if body == "ball." else columns.CAR_RADIUS
+            columns_of_body = [self._at[body + name] for name in ("x", "y", "vx", "vy")]
+            now[columns_of_body[:2]] = _coasted(now[columns_of_body], (1 - math.exp(-3 * seconds)) / 3, radius)
         return now
 
     def paint(self, step: float, beyond: float = 0.0) -> Image.Image:
@@ -80,7 +126,7 @@ class MatchScene(MatchTimeline):
         now = self.between(step, beyond)
         self._paint_pads(picture, now)
         self._paint_trail(picture, step, now)
-        order = sorted(range(self.cars), key=lambda car: -now[at.CARS + car * at.CAR_SIZE + at.Y])
+        order = sorted(range(self.cars), key=lambda car: -self.car(now, car, "y")[0])
         for car in order:
             self._paint_flame(picture, now, car, step + beyond)
         for car in order:
@@ -91,8 +137,8 @@ class MatchScene(MatchTimeline):
 
     def _paint_pads(self, picture: Image.Image, now: Array) -> None:
         """Draw available pads bright, and the others with a ring that closes as they return."""
-        for pad in range(at.PADS):
-            left, wait = now[at.PAD + pad], float(BIG_WAIT if pad < 2 else SMALL_WAIT)
+        for pad in range(PADS):
+            left, wait = now[self._at[f"pads.{pad}"]], BIG_WAIT if pad < 2 else SMALL_WAIT
             centre, reach = self.camera.at(*pad_place(pad)), pad_size(pad) * 2.6 * self.camera.scale
             if left <= 0:
                 x, y, right, bottom = (round(edge) for edge in around([centre], reach))
@@ -108,27 +154,25 @@ class MatchScene(MatchTimeline):
 
     def _paint_flame(self, picture: Image.Image, now: Array, car: int, step: float) -> None:
         """Draw the flickering flame of a car that boosts."""
-        c = at.CARS + car * at.CAR_SIZE
-        if now[c + at.BOOSTING] <= 0 or now[c + at.BOOST] <= 0.002:
+        x, y, hx, hy, boosting, boost = self.car(now, car, "x", "y", "hx", "hy", "boosting", "boost")
+        if boosting <= 0 or boost <= 0.002:
             return
-        heading = now[c + at.HX], now[c + at.HY]
         flicker = 0.8 + 0.2 * math.sin(step * 9.1 + car * 2.3) * math.sin(step * 23.7 + car)
-        place = now[c + at.X], now[c + at.Y]
-        paint_flame(picture, self.camera, place, heading, SIDES[self.team(car)], flicker)
+        paint_flame(picture, self.camera, (x, y), (hx, hy), SIDES[self.team(car)], flicker)
 
     def _paint_car(self, picture: Image.Image, now: Array, car: int) -> None:
-        c, mates = at.CARS + car * at.CAR_SIZE, self.cars // 2
+        mates = self.cars // 2
         colour = blended(SIDES[self.team(car)], WHITE, 0.32 * (car % mates) / max(mates - 1, 1))
-        place, heading = (now[c + at.X], now[c + at.Y]), (now[c + at.HX], now[c + at.HY])
-        paint_car(picture, self.camera, place, heading, colour, now[c + at.STEER])
+        x, y, hx, hy, steer = self.car(now, car, "x", "y", "hx", "hy", "steer")
+        paint_car(picture, self.camera, (x, y), (hx, hy), colour, steer)
 
     def _paint_ball(self, picture: Image.Image, now: Array) -> None:
-        place = now[at.X], now[at.Y]
-        paint_ball(picture, self.camera, place, BALL, (now[at.X] + now[at.Y]) / BALL * 0.5)
+        x, y = float(now[self._at["ball.x"]]), float(now[self._at["ball.y"]])
+        paint_ball(picture, self.camera, (x, y), BALL, (x + y) / BALL * 0.5)
 
     def _paint_tanks(self, picture: Image.Image, now: Array) -> None:
         """Draw the boost of each car, beside the pitch if there is space."""
-        tanks = [float(np.clip(now[at.CARS + car * at.CAR_SIZE + at.BOOST], 0, 1)) for car in range(self.cars)]
+        tanks = [float(np.clip(self.car(now, car, "boost")[0], 0, 1)) for car in range(self.cars)]
         paint_tanks(picture, self.camera.at(-REACH[0], 0)[0], tanks)
 
     def team(self, car: int) -> int:
@@ -136,21 +180,20 @@ class MatchScene(MatchTimeline):
         return 0 if car < self.cars // 2 else 1
 
 
-def _coast(now: Array, c: int, seconds: float, radius: float) -> None:
-    """Move a body along its velocity, within the walls or, if it crosses a goal line, within that goal."""
-    x, y, vx, vy = (float(now[c + column]) for column in (at.X, at.Y, at.VX, at.VY))
+def _coasted(body: Array, seconds: float, radius: float) -> tuple[float, float]:
+    """Where a body rolls along its velocity, within the walls or, if it crosses a goal line, within that goal."""
+    x, y, vx, vy = body.tolist()
     ahead, sideways = x + vx * seconds, y + vy * seconds
     crossing = y + vy * max(0.0, (LENGTH - abs(x)) / abs(vx)) if vx else y
     scored = abs(ahead) > LENGTH - radius and abs(crossing) < GOAL
     deep, wide = (LENGTH + DEPTH, GOAL) if scored else (LENGTH, WIDTH)
-    now[c + at.X] = max(radius - deep, min(deep - radius, ahead))
-    now[c + at.Y] = max(radius - wide, min(wide - radius, sideways))
+    return max(radius - deep, min(deep - radius, ahead)), max(radius - wide, min(wide - radius, sideways))
 
 
 def pad_place(pad: int) -> Point:
     """The position of a pad."""
     sign = 1 if pad % 2 == 0 else -1
-    return sign * float(pad_x(pad // 2)), sign * float(pad_y(pad // 2))
+    return sign * PAD_X[pad // 2], sign * PAD_Y[pad // 2]
 
 
 def pad_size(pad: int) -> float:
@@ -200,13 +243,13 @@ def _ground(width: int, height: int) -> tuple[Camera, Image.Image, Image.Image]:
             for post in posts:
                 brush.disc(post, 0.42 * scale, blended(colour, WHITE, 0.35))
     full = page.copy()
-    for pad in range(at.PADS):
+    for pad in range(PADS):
         halo = [(math.cos(k / 6), math.sin(k / 6)) for k in range(38)]
         spot = turned([(x * 1.5 * pad_size(pad), y * 1.5 * pad_size(pad)) for x, y in halo], pad_place(pad), (1.0, 0.0))
         veil(full, [(camera.path(spot), 0.45)], YELLOW, blur=0.42 * pad_size(pad) * scale)
     for picture, there in ((page, False), (full, True)):
         with Brush(picture, whole, smooth) as brush:
-            for pad in range(at.PADS):
+            for pad in range(PADS):
                 _draw_pad(brush, camera, pad, there)
     return camera, page, full
 

@@ -1,194 +1,171 @@
-"""The soccer environment: a batch of matches behind the `Vector` contract."""
+"""Car soccer on the native API: the match, what ends it, its reward terms, statistics, tasks and players."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from slipstream.envs import native
+from slipstream.envs.game import lazy
+from slipstream.envs.soccer import rewards, scripted
+from slipstream.envs.soccer.columns import (
+    DRIVING,
+    SLOTS,
+    TICK_HZ,
+    Action,
+    Level,
+    Seen,
+    State,
+    agent_of,
+    levels,
+    team_size,
+)
+from slipstream.envs.soccer.kick_off import kick_off
+from slipstream.envs.soccer.observation import observe_car
+from slipstream.envs.soccer.physics import tick
 
-import numpy as np
-
-from slipstream.contracts import Array, EnvSpec, Rows, check_tasks, choose_target, target_tasks, vector_obs
-from slipstream.envs.game import EnvChoice
-from slipstream.envs.options import GameOptions, check_range
-from slipstream.envs.rewards import CombinedReward, compile_term
-from slipstream.envs.snapshot import ArraySnapshot
-from slipstream.envs.soccer import batch
-from slipstream.envs.soccer.actions import KINDS, SPECS, TABLE
-from slipstream.envs.soccer.behaviours import BEHAVIOURS, SUMS
-from slipstream.envs.soccer.layout import CLOCK_SIZE, GAME, MIXED_OBS, SLOTS, TICK_HZ, obs_size, state_size
-from slipstream.envs.soccer.rewards import SCHEME, T_EXTRA, TERMS
-from slipstream.envs.soccer.tasks import GIVEN, task_names, task_rules
-from slipstream.system.gpu_kernels import KernelCall, OnDevice
-from slipstream.system.rng import check_seeds, first_games
-
-
-class Soccer(ArraySnapshot):
-    """`envs` matches of two teams of `team_size` cars; see `layout` for the columns of a state.
-
-    All random numbers of a match follow from its own seed. The seed of env i's first match follows from `seed` and
-    `first + i`, and each next match has the next seed. With `mixed` a match has one to three cars per team, set by its
-    task: every env has six rows, and rows without a car are inactive, observe zeros and earn nothing. A step allocates
-    no arrays.
-    """
-
-    KEPT = ("state", "clock", "tasks", "behaviour")
-
-    limit_steps = 0
-    """0: matches terminate and are never truncated."""
-
-    def __init__(self, envs: int, *, team_size: int = 1, mixed: bool = False, **options: Any) -> None:
-        """Make the matches; the other keyword arguments are those of `GameOptions`."""
-        given = GameOptions(**options)
-        given.check(envs, KINDS)
-        check_range("team_size", team_size, 1, 3)
-        extra, first = given.extra_terms, given.first
-        self.envs = envs
-        self.spec = _spec(team_size, mixed, given)
-        rows, slots = envs * self.spec.agents, self.spec.agents // 2
-        self.state = np.zeros((envs, state_size(slots)), np.float32)
-        self.clock = np.zeros((envs, CLOCK_SIZE), np.int64)
-        self.tasks = np.full((envs, 2), -1)
-        """Of each env: the given task, -1 for its target, and the task of the present match."""
-        self.behaviour = np.zeros((envs, 2 * slots, SUMS), np.float32)
-        """Behaviour statistics of the present match."""
-        self.payout = CombinedReward(SCHEME, given.rewards, self.spec, envs, given.gamma, tuple(extra))
-        self.steps = 0
-        self._before = np.zeros_like(self.state)
-        self._extra = bool(self.payout.weights[T_EXTRA : len(TERMS)].any())
-        self._acted, self._sizes = np.ones(rows, np.uint8), np.zeros(envs, np.int64)
-        self._seed, self._first, self._slots = given.seed, first, slots
-        self._kind = KINDS.index(given.actions)
-        self._match_ticks = max(round(given.match_seconds * TICK_HZ), 1)
-        self._overtime_ticks = self._match_ticks // 2
-        self._task_rules = task_rules(self.spec.tasks, given.action_repeat)
-        targets = target_tasks(self.spec, first, envs)
-        self._rules = self._task_rules, targets, slots, self._match_ticks, np.float32(given.random_starts)
-        self._begin(np.zeros((rows, self.spec.obs.width), np.float32), self._acted)
-        row = self.state[0], self.state[0], self.clock[0]
-        calls = [(*row, car, slots) for car in range(2 * slots)]
-        self._terms = [compile_term(name, function, ("car", "team_size"), calls) for name, function in extra.items()]
-
-    def _begin(self, obs: Array, active: Array) -> None:
-        games = np.zeros(self.envs, np.int64)
-        first_games(self._seed, self._first, games)
-        self._begin_matches(np.arange(self.envs), games, obs, active)
-
-    def _begin_matches(self, envs: Array, games: Array, obs: Array, active: Array) -> None:
-        batch.begin_matches(envs, games, self.state, self.clock, self.tasks, self.behaviour, *self._rules, obs, active)
-
-    def reset(self, out: Rows) -> None:
-        """Begin the first match of every env."""
-        self.steps = 0
-        self.payout.reset()
-        self._begin(out.obs, out.active)
-
-    def reset_envs(self, indices: Sequence[int], out: Rows, seeds: Sequence[int] | None = None) -> None:
-        """Begin the next match of the named envs, or the one of each seed."""
-        games = np.array(check_seeds(indices, seeds), np.int64)
-        self._begin_matches(np.array(indices, np.int64), games, out.obs, out.active)
-
-    def seeds(self) -> Array:
-        """The seed of every present match."""
-        return self.clock[:, GAME].copy()
-
-    def assign(self, tasks: Array) -> None:
-        """Set the task of each env from its next match on."""
-        self.tasks[:, GIVEN] = check_tasks(self.spec, tasks)
-
-    def observe(self, obs: Array) -> None:
-        """Write the observations of the present state."""
-        batch.observe_all(self.state, self.clock, self.tasks, self._task_rules, self._slots, self._match_ticks, obs)
-
-    def step(self, action: Array, out: Rows) -> None:
-        """Play one decision of every match."""
-        payout, before, state, clock = self.payout, self._before, self.state, self.clock
-        sizes, slots = self._sizes, self._slots
-        batch.advance(
-            state,
-            before,
-            clock,
-            self.tasks,
-            self._task_rules,
-            slots,
-            action,
-            self._kind,
-            TABLE,
-            self._overtime_ticks,
-            sizes,
-            self._acted,
-            self.behaviour,
-            payout.values,
-        )
-        if self._extra:
-            batch.value_extra(before, state, clock, sizes, slots, payout.values)
-        for column, term in enumerate(self._terms, len(TERMS)):
-            batch.value_user_term(term, before, state, clock, sizes, slots, payout.values, column)
-        batch.finish_step(
-            state,
-            clock,
-            self.tasks,
-            self.behaviour,
-            *self._rules,
-            out.obs,
-            out.active,
-            out.terminated,
-            out.outcome,
-            out.behaviour,
-            out.final_obs,
-        )
-        if payout.shaped:
-            batch.shape(before, state, out.terminated, sizes, slots, payout.gamma, payout.values)
-        payout.pay(self._acted, out.reward, out.terms)
-        out.truncated[:] = 0
-        self.steps += 1
-
-    def on_device(self) -> OnDevice:
-        """The kernel that plays one decision of one env."""
-        payout = self.payout
-        own = (
-            self.state,
-            self._before,
-            self.clock,
-            self.tasks,
-            self.behaviour,
-            *self._rules,
-            self._kind,
-            TABLE,
-            self._overtime_ticks,
-            self._sizes,
-            self._acted,
-            self._extra,
-            payout.shaped,
-            payout.gamma,
-            *payout.rules,
-        )
-        return OnDevice(KernelCall(batch.step_env, self.envs, own))
-
-
-def _spec(team_size: int, mixed: bool, given: GameOptions) -> EnvSpec:
-    """The spec of one variant."""
-    slots = SLOTS if mixed else team_size
-    sizes = tuple(range(1, SLOTS + 1)) if mixed else (team_size,)
-    name = "soccer:mixed" if mixed else "soccer" if team_size == 1 else f"soccer:{team_size}v{team_size}"
-    tasks = task_names(sizes)
-    return EnvSpec(
-        name=name,
-        obs=vector_obs(MIXED_OBS if mixed else obs_size(team_size)),
-        action=SPECS[given.actions],
-        teams=(0,) * slots + (1,) * slots,
-        terms=(*TERMS, *given.extra_terms),
-        exact=True,
-        step_seconds=given.action_repeat / TICK_HZ,
-        action_repeat=given.action_repeat,
-        behaviours=BEHAVIOURS,
-        tasks=tasks,
-        target=choose_target(name, tasks, tuple(f"{size}v{size}" for size in sizes), given.target),
-        absences=mixed,
+game = native.Game(
+    "soccer",
+    "car soccer, 1v1 to 3v3: boost, drift, bounce, score",
+    decisions_per_second=TICK_HZ / 4,
+    ticks_per_decision=4,
+    reference="rule",
+    expert="rule",
+)
+game.combinations(*DRIVING)
+for size in (1, 2, 3):
+    game.variant(
+        f"{size}v{size}",
+        teams=(0,) * size + (1,) * size,
+        tasks=levels(size),
+        target=(f"{size}v{size}",),
+        slots=size,
+        present=0,
     )
+game.variant("mixed", teams=(0, 0, 0, 1, 1, 1), tasks=levels(1, 2, 3), target=("1v1", "2v2", "3v3"), slots=3, present=5)
 
 
-def make(choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> Soccer:
-    """Make the matches that the settings describe."""
-    mixed = variant == "mixed"
-    team_size = SLOTS if mixed else int(variant[0])
-    return Soccer(envs, team_size=team_size, mixed=mixed, **choice.game_options(first, seed, action_repeat=4))
+@game.present
+def present(s: State, me: int) -> bool:
+    """Whether the agent has a car in this match."""
+    return me % SLOTS < team_size(s)
+
+
+@game.reset
+def reset(s: State, rng: native.Random, level: Level, settings: native.Settings) -> None:
+    """Begin a match."""
+    s.team_size, s.ticks_left = level.team_size, settings.match_ticks
+    kick_off(s, rng, 1.0 if level.scattered else settings.random_starts)
+
+
+@game.step
+def step(
+    s: State, actions: list[Action], rng: native.Random, ticks: int, level: Level, settings: native.Settings
+) -> None:
+    """Play one decision; nothing moves in the ticks after a goal."""
+    cars = 2 * team_size(s)
+    for k in range(cars):
+        car = s.cars[k]
+        action = actions[agent_of(s, k)]
+        car.throttle, car.steer, car.boosting, car.drifting = action.throttle, action.steer, action.boost, action.drift
+        car.touch = 0.0
+    # The order in which cars hit the ball alternates between kick-offs and matches, so that neither team has an edge.
+    last_first = (rng.key() + rng.seed() + s.score[0] + s.score[1]) & 1
+    s.goal = 0.0
+    count = ticks * level.slow
+    for k in range(count):
+        tick(s, s.ticks_left - k, last_first)
+        if s.goal != 0.0:
+            break
+    s.ticks_left -= count
+    keep_score(s, settings.match_ticks // 2)
+    note_possession(s)
+
+
+@native.function
+def keep_score(s: State, overtime_ticks: int) -> None:
+    """Count a goal, and see whether the match goes on: to overtime after a draw, where the first goal wins."""
+    scored = s.goal != 0.0
+    if scored:
+        s.score[0 if s.goal > 0.0 else 1] += 1
+        s.kick_off_due = True
+    if s.overtime:
+        s.over = scored or s.ticks_left <= 0
+    elif s.ticks_left <= 0:
+        if s.score[0] == s.score[1] and overtime_ticks > 0:
+            s.overtime, s.kick_off_due = True, True
+            s.ticks_left = overtime_ticks
+        else:
+            s.over = True
+
+
+@native.function
+def note_possession(s: State) -> None:
+    """Note the team that alone hit the ball in this decision."""
+    first, second = False, False
+    for k in range(team_size(s)):
+        first = first or s.cars[k].touch > 0.0
+        second = second or s.cars[k + team_size(s)].touch > 0.0
+    if first != second:
+        s.possession = 1 if first else 2
+
+
+@game.prepare
+def prepare(s: State, rng: native.Random, level: Level, settings: native.Settings) -> None:
+    """Kick off after a goal and when overtime begins."""
+    if s.kick_off_due:
+        kick_off(s, rng, 1.0 if level.scattered else settings.random_starts)
+
+
+@game.observe
+def observe(s: State, me: int, seen: Seen, settings: native.Settings) -> None:
+    """Write what a car sees."""
+    observe_car(s, me, settings.match_ticks, seen)
+
+
+@game.done
+def done(s: State) -> bool:
+    """Whether the match is over."""
+    return s.over
+
+
+@game.outcome
+def outcome(s: State, me: int) -> int:
+    """Whether the agent's team has won."""
+    lead = s.score[0] - s.score[1] if me < SLOTS else s.score[1] - s.score[0]
+    return 1 if lead > 0 else -1 if lead < 0 else 0
+
+
+game.reward(weight=1.0, sparse=1.0, group="sparse")(rewards.goal)
+game.reward(weight=0.5, sparse=1.0, group="sparse")(rewards.win)
+game.reward(weight=0.1, group="ball")(rewards.touch)
+game.reward(weight=0.6, group="ball")(rewards.ball_to_goal)
+game.reward(weight=0.1, group="positioning")(rewards.car_to_ball)
+game.reward(weight=0.05, group="boost")(rewards.boost_gain)
+game.reward(weight=0.0, group="goal")(rewards.aim)
+game.reward(weight=0.0, group="goal")(rewards.save)
+game.reward(weight=0.0, group="positioning")(rewards.goal_side)
+game.reward(weight=0.0, group="boost")(rewards.boost_waste)
+game.reward(weight=0.0, group="penalties")(rewards.concede)
+game.reward(weight=0.0, group="penalties")(rewards.idle)
+game.potential("ball_to_goal")(rewards.ball_potential)
+game.potential("car_to_ball")(rewards.car_potential)
+
+game.statistic(how="last")(rewards.goals)
+game.statistic(how="last")(rewards.conceded)
+game.statistic(event="touch")(rewards.touches)
+game.statistic(event="shot")(rewards.shots)
+game.statistic(event="save")(rewards.saves)
+game.statistic(how="mean")(rewards.possession)
+game.statistic(rewards.boost_used)
+game.statistic(how="mean")(rewards.speed)
+game.statistic(how="mean")(rewards.ball_distance)
+
+for player in (scripted.chaser, scripted.keeper, scripted.rule):
+    game.player(player)
+
+SOCCER = game.declare(
+    scene=lazy("slipstream.envs.soccer.drawing:MatchScene"),
+    events=lazy("slipstream.envs.soccer.drawing:find_events"),
+    controls=lazy("slipstream.envs.soccer.drawing:keyboard_action"),
+    opponents=("scripted:chaser", "scripted:rule"),
+    preset="soccer",
+    stages=("1v1 vs scripted:chaser", "1v1 vs scripted:rule", "2v2 vs scripted:rule", "3v3 vs scripted:rule", "3v3"),
+)

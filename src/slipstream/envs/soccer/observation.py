@@ -5,156 +5,117 @@ Rotating by 180 degrees is a change of sign, so both teams get exactly the same 
 
 from __future__ import annotations
 
-from slipstream.contracts import Array
-from slipstream.envs.soccer.layout import (
-    BALL,
-    BOOST,
-    HX,
-    HY,
-    INV_LENGTH,
-    INV_SPEED,
-    INV_SPIN,
-    INV_WIDTH,
+from slipstream.envs import native
+from slipstream.envs.soccer.columns import (
+    BIG_WAIT,
     LENGTH,
     NEAR,
-    O_BALL,
-    O_BALL_DISTANCE,
-    O_BALL_MOTION,
-    O_BALL_POSITION,
-    O_BALL_VELOCITY,
-    O_BOOST,
-    O_CLOCK,
-    O_HEADING,
-    O_HOME,
-    O_NEAREST_PAD,
-    O_OTHERS,
-    O_OVERTIME,
-    O_PADS,
-    O_POSITION,
-    O_SCORE,
-    O_SHOT,
-    O_SPIN,
-    O_TARGET,
-    O_VELOCITY,
-    OTHER_SIZE,
-    OVERTIME,
-    PAD,
-    PAIRS,
-    SCORE,
-    SPIN,
-    TICKS_LEFT,
-    VX,
-    VY,
-    F,
-    X,
-    Y,
+    PAD_X,
+    PAD_Y,
+    PADS,
+    SLOTS,
+    SMALL_WAIT,
+    Car,
+    OwnFrame,
+    Seen,
+    SeenCar,
+    State,
+    car_of,
+    side_of,
+    team_size,
 )
-from slipstream.envs.soccer.physics import BIG_WAIT, ONE, SMALL_WAIT, TINY, ZERO, car_at, pad_x, pad_y, root
-from slipstream.system.numba_compile import Number, inlined
+from slipstream.envs.soccer.physics import TINY
 
-THIRD = F(1.0 / 3.0)
-INV_BIG, INV_SMALL = F(1.0) / BIG_WAIT, F(1.0) / SMALL_WAIT
-FAR = F(1e9)
-
-
-@inlined
-def observe_other(s: Array, c: int, o: int, bx: Number, by: Number, out: Array, at: int) -> None:
-    """Write the observation that the car at column `c` has of the car at column `o`."""
-    hx, hy = s[c + HX], s[c + HY]
-    dx, dy = s[o + X] - s[c + X], s[o + Y] - s[c + Y]
-    ux, uy = s[o + VX] - s[c + VX], s[o + VY] - s[c + VY]
-    ox, oy = s[o + HX], s[o + HY]
-    rx, ry = bx - s[o + X], by - s[o + Y]
-    out[at] = (dx * hx + dy * hy) * NEAR
-    out[at + 1] = (dy * hx - dx * hy) * NEAR
-    out[at + 2] = (ux * hx + uy * hy) * INV_SPEED
-    out[at + 3] = (uy * hx - ux * hy) * INV_SPEED
-    out[at + 4] = ox * hx + oy * hy
-    out[at + 5] = oy * hx - ox * hy
-    out[at + 6] = s[o + BOOST]
-    out[at + 7] = root(rx * rx + ry * ry) * NEAR
+INV_LENGTH, INV_WIDTH = 1.0 / 36.0, 1.0 / 25.0
+INV_SPEED, INV_SPIN = 1.0 / 40.0, 1.0 / 5.0
+THIRD = 1.0 / 3.0
+INV_BIG, INV_SMALL = 1.0 / BIG_WAIT, 1.0 / SMALL_WAIT
+FAR = 1e9
 
 
-@inlined
-def observe_pads(s: Array, c: int, flip: int, out: Array) -> None:
+@native.function
+def write_rotated(out: OwnFrame, hx: float, hy: float, dx: float, dy: float, scale: float) -> None:
+    """Write a vector of the arena in the frame of a car that faces along (hx, hy)."""
+    out.ahead = (dx * hx + dy * hy) * scale
+    out.left = (dy * hx - dx * hy) * scale
+
+
+@native.function
+def observe_other(s: State, car: Car, other: Car, seen: SeenCar) -> None:
+    """Write the observation that a car has of another one."""
+    hx, hy = car.hx, car.hy
+    rx, ry = s.ball.x - other.x, s.ball.y - other.y
+    write_rotated(seen.position, hx, hy, other.x - car.x, other.y - car.y, NEAR)
+    write_rotated(seen.velocity, hx, hy, other.vx - car.vx, other.vy - car.vy, INV_SPEED)
+    write_rotated(seen.heading, hx, hy, other.hx, other.hy, 1.0)
+    seen.boost = other.boost
+    seen.ball_distance = native.sqrt(rx * rx + ry * ry) * NEAR
+
+
+@native.function
+def observe_pads(s: State, car: Car, flip: int, seen: Seen) -> None:
     """Write which pads are available, and the position of the nearest one."""
-    cx, cy = s[c + X], s[c + Y]
-    nearest, ax, ay = FAR, ZERO, ZERO
-    for pair in range(PAIRS):
-        x, y = pad_x(pair), pad_y(pair)
+    cx, cy = car.x, car.y
+    nearest, ax, ay = FAR, 0.0, 0.0
+    for pair in range(PADS // 2):
+        x, y = PAD_X[pair], PAD_Y[pair]
         back = INV_BIG if pair == 0 else INV_SMALL
         for k in range(2):
-            left = s[PAD + 2 * pair + k]
-            out[O_PADS + 2 * pair + (k ^ flip)] = ONE - left * back
+            left = s.pads[2 * pair + k]
+            seen.pad[2 * pair + (k ^ flip)] = 1.0 - left * back
             dx, dy = x - cx, y - cy
             square = dx * dx + dy * dy
-            if left <= ZERO and square < nearest:
+            if left <= 0.0 and square < nearest:
                 nearest, ax, ay = square, dx, dy
             x, y = -x, -y
-    hx, hy = s[c + HX], s[c + HY]
-    out[O_NEAREST_PAD] = (ax * hx + ay * hy) * NEAR
-    out[O_NEAREST_PAD + 1] = (ay * hx - ax * hy) * NEAR
+    write_rotated(seen.nearest_pad, car.hx, car.hy, ax, ay, NEAR)
 
 
-@inlined
-def mark_present(team_size: int, slots: int, out: Array, at: int) -> None:
-    """Zero the columns of `slots` cars per team, and write behind them which cars are present."""
-    for k in range(O_OTHERS, at):
-        out[k] = ZERO
-    for k in range(2 * slots - 1):
-        mate, opponent = k < team_size - 1, slots - 1 <= k < slots - 1 + team_size
-        out[at + k] = ONE if mate or opponent else ZERO
+@native.function
+def observe_others(s: State, me: int, seen: Seen) -> None:
+    """Write the observations of all other cars, those of the own team first; columns of absent cars stay 0."""
+    own = car_of(s, me)
+    first, slot = (0 if me < SLOTS else team_size(s)), 0
+    for k in range(first, first + team_size(s)):
+        if k != own:
+            observe_other(s, s.cars[own], s.cars[k], seen.teammate[slot])
+            slot += 1
+    first = team_size(s) - first
+    for k in range(team_size(s)):
+        observe_other(s, s.cars[own], s.cars[first + k], seen.opponent[k])
+    for k in range(len(seen.present)):
+        mate, opponent = k < team_size(s) - 1, SLOTS - 1 <= k < SLOTS - 1 + team_size(s)
+        seen.present[k] = 1.0 if mate or opponent else 0.0
 
 
-@inlined
-def observe(s: Array, clock: Array, car: int, team_size: int, slots: int, per_match: Number, out: Array) -> None:
-    """Write the observation of one car; `per_match` is 1 / ticks of a match, `slots` the most cars per team."""
-    c = car_at(car)
-    team = 0 if car < team_size else 1
-    sign = ONE if team == 0 else -ONE
-    x, y, vx, vy = s[c + X], s[c + Y], s[c + VX], s[c + VY]
-    hx, hy = s[c + HX], s[c + HY]
-    bx, by, bvx, bvy = s[BALL + X], s[BALL + Y], s[BALL + VX], s[BALL + VY]
-    out[O_POSITION], out[O_POSITION + 1] = sign * x * INV_LENGTH, sign * y * INV_WIDTH
-    out[O_HEADING], out[O_HEADING + 1] = sign * hx, sign * hy
-    out[O_VELOCITY] = (vx * hx + vy * hy) * INV_SPEED
-    out[O_VELOCITY + 1] = (vy * hx - vx * hy) * INV_SPEED
-    out[O_SPIN] = s[c + SPIN] * INV_SPIN
-    out[O_BOOST] = s[c + BOOST]
-    out[O_CLOCK] = F(clock[TICKS_LEFT]) * per_match
-    out[O_OVERTIME] = F(clock[OVERTIME])
-    out[O_SCORE] = min(max(sign * F(clock[SCORE] - clock[SCORE + 1]) * THIRD, -ONE), ONE)
+@native.function
+def observe_car(s: State, me: int, match_ticks: int, seen: Seen) -> None:
+    """Write the observation of one car."""
+    car = s.cars[car_of(s, me)]
+    sign = side_of(me)
+    x, y, vx, vy, hx, hy = car.x, car.y, car.vx, car.vy, car.hx, car.hy
+    bx, by, bvx, bvy = s.ball.x, s.ball.y, s.ball.vx, s.ball.vy
+    seen.position.x, seen.position.y = sign * x * INV_LENGTH, sign * y * INV_WIDTH
+    seen.heading.x, seen.heading.y = sign * hx, sign * hy
+    write_rotated(seen.velocity, hx, hy, vx, vy, INV_SPEED)
+    seen.spin = car.spin * INV_SPIN
+    seen.boost = car.boost
+    seen.time_left = s.ticks_left * (1.0 / match_ticks)
+    seen.overtime = s.overtime
+    seen.goal_lead = min(max(sign * (s.score[0] - s.score[1]) * THIRD, -1.0), 1.0)
 
-    dx, dy, ux, uy = bx - x, by - y, bvx - vx, bvy - vy
-    out[O_BALL] = (dx * hx + dy * hy) * NEAR
-    out[O_BALL + 1] = (dy * hx - dx * hy) * NEAR
-    out[O_BALL_DISTANCE] = root(dx * dx + dy * dy) * NEAR
-    out[O_BALL_VELOCITY] = (ux * hx + uy * hy) * INV_SPEED
-    out[O_BALL_VELOCITY + 1] = (uy * hx - ux * hy) * INV_SPEED
-    out[O_BALL_POSITION], out[O_BALL_POSITION + 1] = sign * bx * INV_LENGTH, sign * by * INV_WIDTH
-    out[O_BALL_MOTION], out[O_BALL_MOTION + 1] = sign * bvx * INV_SPEED, sign * bvy * INV_SPEED
+    dx, dy = bx - x, by - y
+    seen.ball.ahead = (dx * hx + dy * hy) * NEAR
+    seen.ball.left = (dy * hx - dx * hy) * NEAR
+    seen.ball.distance = native.sqrt(dx * dx + dy * dy) * NEAR
+    write_rotated(seen.ball.relative_velocity, hx, hy, bvx - vx, bvy - vy, INV_SPEED)
+    seen.ball.position.x, seen.ball.position.y = sign * bx * INV_LENGTH, sign * by * INV_WIDTH
+    seen.ball.velocity.x, seen.ball.velocity.y = sign * bvx * INV_SPEED, sign * bvy * INV_SPEED
 
-    gx = sign * LENGTH
-    out[O_TARGET] = ((gx - x) * hx - y * hy) * NEAR
-    out[O_TARGET + 1] = (-y * hx - (gx - x) * hy) * NEAR
-    out[O_HOME] = ((-gx - x) * hx - y * hy) * NEAR
-    out[O_HOME + 1] = (-y * hx - (-gx - x) * hy) * NEAR
-    sx, sy = gx - bx, -by
-    inverse = ONE / max(root(sx * sx + sy * sy), TINY)
-    out[O_SHOT] = (sx * hx + sy * hy) * inverse
-    out[O_SHOT + 1] = (sy * hx - sx * hy) * inverse
-    observe_pads(s, c, team, out)
-
-    last = O_OTHERS + (2 * slots - 1) * OTHER_SIZE
-    if out.shape[0] > last:
-        mark_present(team_size, slots, out, last)
-    at = O_OTHERS
-    mine = team * team_size
-    for k in range(team_size):
-        if mine + k != car:
-            observe_other(s, c, car_at(mine + k), bx, by, out, at)
-            at += OTHER_SIZE
-    at = O_OTHERS + (slots - 1) * OTHER_SIZE
-    for k in range(team_size):
-        observe_other(s, c, car_at(team_size - mine + k), bx, by, out, at)
-        at += OTHER_SIZE
+    goal = sign * LENGTH
+    write_rotated(seen.opponent_goal, hx, hy, goal - x, -y, NEAR)
+    write_rotated(seen.own_goal, hx, hy, -goal - x, -y, NEAR)
+    sx, sy = goal - bx, -by
+    write_rotated(seen.shot_direction, hx, hy, sx, sy, 1.0 / max(native.sqrt(sx * sx + sy * sy), TINY))
+    observe_pads(s, car, 0 if me < SLOTS else 1, seen)
+    observe_others(s, me, seen)

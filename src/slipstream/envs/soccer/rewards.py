@@ -1,215 +1,199 @@
-"""Soccer's reward terms: scalar functions of one env's state before and after a decision, their weights and groups.
+"""Soccer's reward terms and statistics of one car; `game` registers them with their weights and groups.
 
-A term is `term(before, after, clock, car, team_size) -> float`: `before` and `after` are state rows (see `layout`),
-`clock` is the clock after the decision, and a due kick-off has not been set yet. A user's own term has the same form.
-Progress terms are differences, so that going back and forth earns nothing and `action_repeat` does not change their
-sum; `aim`, `goal_side` and `idle` count once per decision.
+`before` and `after` are the states around a decision; a due kick-off has not been set yet. Progress terms are
+differences, so that going back and forth earns nothing and `env.action_repeat` does not change their sum; `aim`,
+`goal_side` and `idle` count once per decision.
 
 With `rewards.potential` the terms that have a potential are gamma * potential(after) - potential(before). There
 `after` is the state that the next decision starts from, kick-off included, and the potential after the end is 0. The
 discounted sum over a match is therefore minus its initial potential, whatever was played and however many kick-offs
 there were.
+
+`goals` and `conceded` are the team's, and so is `possession`: the share of decisions in which the team was the last to
+hit the ball since the kick-off (a decision in which both teams hit it changes nothing). The other statistics are the
+car's own.
 """
 
 from __future__ import annotations
 
-from slipstream.contracts import Array
-from slipstream.envs.rewards import RewardScheme
-from slipstream.envs.soccer.layout import (
-    BALL,
+from slipstream.envs import native
+from slipstream.envs.soccer.columns import (
     BALL_SPEED,
-    BOOST,
     BOOST_SPEED,
-    GOAL,
     GOAL_WIDTH,
-    INV_LENGTH,
     LENGTH,
-    OVER,
-    SCORE,
-    TOUCH,
-    VX,
-    VY,
-    F,
-    X,
-    Y,
+    SLOTS,
+    Level,
+    State,
+    car_of,
+    side_of,
 )
-from slipstream.envs.soccer.physics import BALL_DRAG, DT, HALF, ONE, TINY, ZERO, car_at, root
-from slipstream.system.numba_compile import Number, inlined
+from slipstream.envs.soccer.observation import INV_LENGTH
+from slipstream.envs.soccer.physics import BURN, ROLL_OUT, TINY
 
-TERMS = (
-    *("goal", "win", "touch", "ball_to_goal", "car_to_ball", "boost_gain"),
-    *("aim", "save", "goal_side", "boost_waste", "concede", "idle"),
-)
-T_GOAL, T_WIN, T_TOUCH, T_BALL_TO_GOAL, T_CAR_TO_BALL, T_BOOST_GAIN = range(6)
-T_AIM, T_SAVE, T_GOAL_SIDE, T_BOOST_WASTE, T_CONCEDE, T_IDLE = range(6, 12)
-T_EXTRA = T_AIM
-"""The first of the terms without a default weight; they are computed only if one of them has a weight."""
-INV_BALL_SPEED = ONE / BALL_SPEED
-REACH = DT / (ONE - BALL_DRAG)
-"""Distance that a ball rolls until it rests, per unit/s of speed, in seconds."""
-FAST = F(0.9) * BOOST_SPEED
-SLOW = ONE
-
-WEIGHTS: dict[str, dict[str, float]] = {
-    "sparse": {"goal": 1.0, "win": 1.0},
-    "dense": {"goal": 1.0, "win": 0.5, "touch": 0.1, "ball_to_goal": 0.6, "car_to_ball": 0.1, "boost_gain": 0.05},
-}
-"""Default weights for each `rewards.mode`; terms that are not listed have weight 0."""
-SCHEME = RewardScheme(
-    TERMS,
-    WEIGHTS,
-    groups={
-        "sparse": ("goal", "win"),
-        "ball": ("touch", "ball_to_goal"),
-        "goal": ("aim", "save"),
-        "positioning": ("car_to_ball", "goal_side"),
-        "boost": ("boost_gain", "boost_waste"),
-        "penalties": ("concede", "idle"),
-    },
-    potentials=("ball_to_goal", "car_to_ball"),
-)
+INV_BALL_SPEED = 1.0 / BALL_SPEED
+FAST = 0.9 * BOOST_SPEED
+SLOW = 1.0
 
 
-@inlined
-def side(car: int, team_size: int) -> Number:
-    """Return +1 for team 0, which attacks +x, and -1 for team 1."""
-    return ONE if car < team_size else -ONE
-
-
-@inlined
-def goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+def goal(after: State, me: int) -> float:
     """+1 for a goal of the car's team, -1 for a goal of the opponents."""
-    return after[GOAL] * side(car, team_size)
+    return after.goal * side_of(me)
 
 
-@inlined
-def win(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+def win(after: State, me: int) -> float:
     """+1 for a won match, -1 for a lost one, when it ends."""
-    if clock[OVER] == 0 or clock[SCORE] == clock[SCORE + 1]:
-        return ZERO
-    return side(car, team_size) if clock[SCORE] > clock[SCORE + 1] else -side(car, team_size)
+    if not after.over or after.score[0] == after.score[1]:
+        return 0.0
+    return side_of(me) if after.score[0] > after.score[1] else -side_of(me)
 
 
-@inlined
-def touch(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+def touch(after: State, me: int) -> float:
     """The change of the ball's speed by this car's hits, in maximum ball speeds."""
-    return after[car_at(car) + TOUCH] * INV_BALL_SPEED
+    return after.cars[car_of(after, me)].touch * INV_BALL_SPEED
 
 
-@inlined
-def ball_place(s: Array) -> Number:
+@native.function
+def ball_place(s: State) -> float:
     """The value of the ball's position for team 0, from -1 in its own goal to 1 in the opponents' goal."""
-    x, y = s[BALL + X], s[BALL + Y]
+    x, y = s.ball.x, s.ball.y
     home, target = x + LENGTH, x - LENGTH
-    return (root(home * home + y * y) - root(target * target + y * y)) * HALF * INV_LENGTH
+    return (native.sqrt(home * home + y * y) - native.sqrt(target * target + y * y)) * 0.5 * INV_LENGTH
 
 
-@inlined
-def ball_to_goal(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+def ball_to_goal(before: State, after: State, me: int) -> float:
     """The ball's progress from the own goal to the opponents' goal; zero-sum and telescoping."""
-    return (ball_place(after) - ball_place(before)) * side(car, team_size)
+    return (ball_place(after) - ball_place(before)) * side_of(me)
 
 
-@inlined
-def car_to_ball(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
+def ball_potential(s: State, me: int) -> float:
+    """The potential of `ball_to_goal`."""
+    return ball_place(s) * side_of(me)
+
+
+def car_to_ball(before: State, after: State, me: int) -> float:
     """The car's progress towards where the ball was, in half lengths; hitting the ball away costs nothing."""
-    c = car_at(car)
-    dx, dy = before[BALL + X] - before[c + X], before[BALL + Y] - before[c + Y]
-    way = (after[c + X] - before[c + X]) * dx + (after[c + Y] - before[c + Y]) * dy
-    return way / max(root(dx * dx + dy * dy), TINY) * INV_LENGTH
+    old = before.cars[car_of(before, me)]
+    new = after.cars[car_of(after, me)]
+    dx, dy = before.ball.x - old.x, before.ball.y - old.y
+    way = (new.x - old.x) * dx + (new.y - old.y) * dy
+    return way / max(native.sqrt(dx * dx + dy * dy), TINY) * INV_LENGTH
 
 
-@inlined
-def boost_gain(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """Boost taken from pads, in full tanks."""
-    c = car_at(car)
-    return max(after[c + BOOST] - before[c + BOOST], ZERO)
-
-
-@inlined
-def aim(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """The ball's speed towards the opponents' goal, in maximum ball speeds; negative if it moves away."""
-    dx, dy = LENGTH * side(car, team_size) - after[BALL + X], -after[BALL + Y]
-    way = after[BALL + VX] * dx + after[BALL + VY] * dy
-    return way / max(root(dx * dx + dy * dy), TINY) * INV_BALL_SPEED
-
-
-@inlined
-def rolls_in(s: Array, line: Number) -> Number:
-    """Whether the ball, untouched, would roll over the goal line at x = LENGTH (1) or x = -LENGTH (-1)."""
-    speed, way = s[BALL + VX] * line, LENGTH - s[BALL + X] * line
-    if speed * REACH <= way:
-        return False
-    return abs(s[BALL + Y] + s[BALL + VY] * way / speed) < GOAL_WIDTH
-
-
-@inlined
-def save(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """1 for a hit that keeps the ball from rolling into the own goal."""
-    home = -side(car, team_size)
-    if after[car_at(car) + TOUCH] == ZERO or after[GOAL] != ZERO or not rolls_in(before, home):
-        return ZERO
-    return ZERO if rolls_in(after, home) else ONE
-
-
-@inlined
-def goal_side(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """1 while the car is nearer to its own goal line than the ball is."""
-    return ONE if (after[BALL + X] - after[car_at(car) + X]) * side(car, team_size) > ZERO else ZERO
-
-
-@inlined
-def boost_waste(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """Minus the boost used when the car was already close to its top speed."""
-    c = car_at(car)
-    vx, vy = before[c + VX], before[c + VY]
-    return min(after[c + BOOST] - before[c + BOOST], ZERO) if vx * vx + vy * vy > FAST * FAST else ZERO
-
-
-@inlined
-def concede(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """-1 for a goal of the opponents, in addition to `goal`."""
-    return min(after[GOAL] * side(car, team_size), ZERO)
-
-
-@inlined
-def idle(before: Array, after: Array, clock: Array, car: int, team_size: int) -> Number:
-    """-1 for a decision after which the car hardly moves."""
-    vx, vy = after[car_at(car) + VX], after[car_at(car) + VY]
-    return -ONE if vx * vx + vy * vy < SLOW * SLOW else ZERO
-
-
-@inlined
-def value_terms(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
-    """Write the terms of one car that have a default weight."""
-    values[T_GOAL] = goal(before, after, clock, car, team_size)
-    values[T_WIN] = win(before, after, clock, car, team_size)
-    values[T_TOUCH] = touch(before, after, clock, car, team_size)
-    values[T_BALL_TO_GOAL] = ball_to_goal(before, after, clock, car, team_size)
-    values[T_CAR_TO_BALL] = car_to_ball(before, after, clock, car, team_size)
-    values[T_BOOST_GAIN] = boost_gain(before, after, clock, car, team_size)
-
-
-@inlined
-def value_extra_terms(before: Array, after: Array, clock: Array, car: int, team_size: int, values: Array) -> None:
-    """Write the other built-in terms of one car."""
-    values[T_AIM] = aim(before, after, clock, car, team_size)
-    values[T_SAVE] = save(before, after, clock, car, team_size)
-    values[T_GOAL_SIDE] = goal_side(before, after, clock, car, team_size)
-    values[T_BOOST_WASTE] = boost_waste(before, after, clock, car, team_size)
-    values[T_CONCEDE] = concede(before, after, clock, car, team_size)
-    values[T_IDLE] = idle(before, after, clock, car, team_size)
-
-
-@inlined
-def nearness(s: Array, car: int) -> Number:
+def car_potential(s: State, me: int) -> float:
     """The potential of `car_to_ball`: minus the car's distance from the ball, in half lengths."""
-    dx, dy = s[BALL + X] - s[car_at(car) + X], s[BALL + Y] - s[car_at(car) + Y]
-    return -root(dx * dx + dy * dy) * INV_LENGTH
+    car = s.cars[car_of(s, me)]
+    dx, dy = s.ball.x - car.x, s.ball.y - car.y
+    return -native.sqrt(dx * dx + dy * dy) * INV_LENGTH
 
 
-@inlined
-def shape_terms(before: Array, after: Array, discount: Number, car: int, team_size: int, values: Array) -> None:
-    """Write the potential-based terms; `discount` is gamma, or 0 after the end."""
-    values[T_BALL_TO_GOAL] = (discount * ball_place(after) - ball_place(before)) * side(car, team_size)
-    values[T_CAR_TO_BALL] = discount * nearness(after, car) - nearness(before, car)
+def boost_gain(before: State, after: State, me: int) -> float:
+    """Boost taken from pads, in full tanks."""
+    return max(after.cars[car_of(after, me)].boost - before.cars[car_of(before, me)].boost, 0.0)
+
+
+def aim(after: State, me: int) -> float:
+    """The ball's speed towards the opponents' goal, in maximum ball speeds; negative if it moves away."""
+    dx, dy = LENGTH * side_of(me) - after.ball.x, -after.ball.y
+    way = after.ball.vx * dx + after.ball.vy * dy
+    return way / max(native.sqrt(dx * dx + dy * dy), TINY) * INV_BALL_SPEED
+
+
+@native.function
+def rolls_in(s: State, side: float) -> bool:
+    """Whether the ball, untouched, would roll over the goal line at x = LENGTH (side 1) or x = -LENGTH (-1)."""
+    speed, way = s.ball.vx * side, LENGTH - s.ball.x * side
+    if speed * ROLL_OUT <= way:
+        return False
+    return abs(s.ball.y + s.ball.vy * way / speed) < GOAL_WIDTH
+
+
+@native.function
+def is_save(before: State, after: State, me: int) -> bool:
+    """Whether a car's hit keeps the ball from rolling into its own goal."""
+    home = -side_of(me)
+    if after.cars[car_of(after, me)].touch == 0.0 or after.goal != 0.0 or not rolls_in(before, home):
+        return False
+    return not rolls_in(after, home)
+
+
+def save(before: State, after: State, me: int) -> float:
+    """1 for a hit that keeps the ball from rolling into the own goal."""
+    return is_save(before, after, me)
+
+
+def goal_side(after: State, me: int) -> float:
+    """1 while the car is nearer to its own goal line than the ball is."""
+    return 1.0 if (after.ball.x - after.cars[car_of(after, me)].x) * side_of(me) > 0.0 else 0.0
+
+
+def boost_waste(before: State, after: State, me: int) -> float:
+    """Minus the boost used when the car was already close to its top speed."""
+    old = before.cars[car_of(before, me)]
+    fast = old.vx * old.vx + old.vy * old.vy > FAST * FAST
+    return min(after.cars[car_of(after, me)].boost - old.boost, 0.0) if fast else 0.0
+
+
+def concede(after: State, me: int) -> float:
+    """-1 for a goal of the opponents, in addition to `goal`."""
+    return min(after.goal * side_of(me), 0.0)
+
+
+def idle(after: State, me: int) -> float:
+    """-1 for a decision after which the car hardly moves."""
+    car = after.cars[car_of(after, me)]
+    return -1.0 if car.vx * car.vx + car.vy * car.vy < SLOW * SLOW else 0.0
+
+
+def goals(after: State, me: int) -> float:
+    """Goals of the team."""
+    return after.score[0] if me < SLOTS else after.score[1]
+
+
+def conceded(after: State, me: int) -> float:
+    """Goals of the opponents."""
+    return after.score[1] if me < SLOTS else after.score[0]
+
+
+def touches(after: State, me: int) -> float:
+    """Decisions in which the car hit the ball."""
+    return after.cars[car_of(after, me)].touch > 0.0
+
+
+def shots(after: State, me: int) -> float:
+    """Touches after which the ball, untouched, rolls into the opponents' goal."""
+    if after.cars[car_of(after, me)].touch <= 0.0:
+        return 0.0
+    return after.goal == side_of(me) or rolls_in(after, side_of(me))
+
+
+def saves(before: State, after: State, me: int) -> float:
+    """Touches that keep the ball from rolling into the own goal."""
+    return is_save(before, after, me)
+
+
+def possession(after: State, me: int) -> float:
+    """Whether the team was the last to hit the ball since the kick-off."""
+    return after.possession == (1 if me < SLOTS else 2)
+
+
+def boost_used(before: State, after: State, me: int, settings: native.Settings, level: Level) -> float:
+    """Boost used, in full tanks; if a pad filled the tank meanwhile, that of boosting throughout the decision."""
+    car = after.cars[car_of(after, me)]
+    if car.boosting <= 0.0:
+        return 0.0
+    tank = before.cars[car_of(before, me)].boost
+    return tank - car.boost if tank >= car.boost else min(tank, BURN * (settings.ticks * level.slow))
+
+
+def speed(after: State, me: int) -> float:
+    """Mean speed in units/s."""
+    car = after.cars[car_of(after, me)]
+    return native.sqrt(car.vx * car.vx + car.vy * car.vy)
+
+
+def ball_distance(after: State, me: int) -> float:
+    """Mean distance from the ball in units."""
+    car = after.cars[car_of(after, me)]
+    dx, dy = after.ball.x - car.x, after.ball.y - car.y
+    return native.sqrt(dx * dx + dy * dy)
