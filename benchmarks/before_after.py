@@ -12,10 +12,7 @@ wait. REV against itself shows how precise the comparison is.
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,87 +21,23 @@ from statistics import median
 from typing import Any
 
 from harness import ROOT, Result, make_parser, spread, table
+from slices import Trainer
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole-1": ("gymnasium:CartPole-v1", {"ppo__epochs": 1}),
     "cartpole-4": ("gymnasium:CartPole-v1", {"ppo__epochs": 4}),
     "soccer": ("soccer", {}),
+    "kart": ("kart", {}),
     "lstm": ("gymnasium:CartPole-v1", {"policy__memory": "lstm"}),
     "sac": ("gymnasium:Pendulum-v1", {"algorithm": "sac"}),
 }
 GPU_CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "soccer-gpu": ("soccer", {"preset": "soccer-gpu"}),
+    "kart-gpu": ("kart", {"preset": "kart-gpu"}),
     "lstm-gpu": ("soccer", {"preset": "soccer-gpu", "policy__memory": "lstm", "policy__memory_size": 128}),
 }
 GPU_SLICE_S = 2.0
 """Slices on a GPU are longer, because a rollout that was started in one slice may end before the next one begins."""
-TRAINER = """
-import json, sys, time
-try:
-    from slipstream.training import runner as driver
-except ImportError:
-    from slipstream.learn import drive as driver
-env, settings, run = json.loads(sys.argv[1])
-answer, sys.stdout = sys.stdout, sys.stderr
-plain = driver.iterate
-
-def iterate(parts, settings, position, *more, **named):
-    began, first, wanted = time.perf_counter(), 0, 0.0
-    for number, progress in enumerate(plain(parts, settings, position, *more, **named)):
-        now = time.perf_counter()
-        if number > 2 and now - began >= wanted:
-            print(json.dumps([position.steps - first, now - began]), file=answer, flush=True)
-            line = sys.stdin.readline()
-            if not line.strip():
-                return
-            began, first, wanted = time.perf_counter(), position.steps, float(line)
-        yield progress
-
-driver.iterate = iterate
-import slipstream as ss
-ss.train(env, run=run, steps=10**12, every__evaluate=0, every__checkpoint=0, every__system=0, **settings)
-"""
-
-
-class Trainer:
-    """A training that runs for a slice of time when it is asked to."""
-
-    def __init__(self, sources: Path, case: str, folder: Path) -> None:
-        env, settings = (CASES | GPU_CASES)[case]
-        job = json.dumps([env, settings, str(folder / "run")])
-        folder.mkdir(parents=True)
-        self._log = folder / "log"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", TRAINER, job],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log.open("w"),
-            text=True,
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])},
-        )
-        self._receive()
-
-    def _receive(self) -> tuple[int, float]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"A training ended early:\n{self._log.read_text()}")
-        steps, seconds = json.loads(line)
-        return steps, seconds
-
-    def rate(self, seconds: float) -> float:
-        """Steps per second of a slice of at least so many seconds."""
-        assert self._process.stdin is not None
-        print(seconds, file=self._process.stdin, flush=True)
-        steps, taken = self._receive()
-        return steps / taken
-
-    def close(self) -> None:
-        """End the training."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 @contextmanager
@@ -124,7 +57,8 @@ def checked_out(commit: str, place: Path) -> Iterator[Path]:
 def measure(case: str, old: Path, place: Path, slices: int, seconds: float) -> dict[str, list[float]]:
     """The rates of all slices of the old sources, the old ones once more, and the working tree."""
     sources = {"before": old, "before again": old, "after": ROOT / "src"}
-    trainers = {name: Trainer(path, case, place / case / name) for name, path in sources.items()}
+    env, settings = (CASES | GPU_CASES)[case]
+    trainers = {name: Trainer.of(env, settings, place / case / name, path) for name, path in sources.items()}
     rates: dict[str, list[float]] = {name: [] for name in sources}
     for turn in range(slices):
         for name in sources if turn % 2 == 0 else reversed(sources):
