@@ -7,21 +7,25 @@ import itertools
 import numpy as np
 import pytest
 
-from slipstream.contracts import Array, empty_rows
-from slipstream.envs.soccer import layout as at
-from slipstream.envs.soccer.actions import KINDS, TABLE, encode
-from slipstream.envs.soccer.game import Soccer
+from slipstream.contracts import Array
+from slipstream.envs.native import controls
+from slipstream.envs.native.controls import KINDS
+from slipstream.envs.soccer.columns import DRIVING
+from slipstream.envs.soccer.game import game as soccer
+from slipstream.system.numba_compile import twin
+from soccer_matches import begun, car
+
+TABLE = np.array(DRIVING, np.float32)
 
 
 def decoded(kind: str, actions: Array) -> set[tuple[float, ...]]:
     """Return the controls that car 0 gets from each action."""
     envs = len(actions)
-    game = Soccer(envs, actions=kind)
-    out = empty_rows(game.spec, envs)
+    game, out = begun(envs, actions=kind)
     both = np.repeat(actions, 2, axis=0)
     game.step(both.astype(game.spec.action.dtype), out)
-    start = at.CARS + at.THROTTLE
-    return {tuple(float(v) for v in row) for row in game.state[:, start : start + 4]}
+    held = car(game, 0, "throttle", "steer", "boosting", "drifting")
+    return {tuple(float(v) for v in row) for row in held}
 
 
 def test_discrete_table() -> None:
@@ -57,7 +61,11 @@ def test_encode_is_the_inverse(kind: str) -> None:
     """Encoding the controls of the table and decoding them again changes nothing."""
     parts = {"discrete": 1}.get(kind, 4)
     actions = np.zeros((len(TABLE), parts), np.float32 if kind == "continuous" else np.int32)
-    for row, control in enumerate(TABLE):
-        throttle, steer, boost, drift = control
-        encode(throttle, steer, boost, drift, KINDS.index(kind), actions, row)
+    columns = soccer.classes().action
+    indices = controls.combine("soccer", columns, DRIVING)
+    numbers = controls.numbers_of(columns, indices, np.float32)
+    option_of = twin(controls.option_template, "option_of", **numbers)
+    encode = twin(controls.encode_template, "encode", option_of=option_of, **numbers)
+    for row in range(len(TABLE)):
+        encode(TABLE, row, KINDS.index(kind), actions)
     assert decoded(kind, actions) == {tuple(map(float, row)) for row in TABLE}
