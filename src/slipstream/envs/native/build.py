@@ -27,7 +27,7 @@ from slipstream.envs.native.rewrite import (
     rewrite,
 )
 from slipstream.envs.native.sources import GameError, Source
-from slipstream.errors import did_you_mean
+from slipstream.errors import ConfigError, did_you_mean
 from slipstream.system.numba_compile import OPTIONS, WITHOUT_REFERENCES, twin
 
 TASK = ("_table", "_task")
@@ -234,8 +234,14 @@ def build(plan: Plan, compiled: bool) -> Kernels:
     def named(kind: str, sources: Mapping[str, Source]) -> dict[str, Any]:
         return {key: function(kind, f"{kind} {key}", one) for key, one in sources.items()}
 
+    def of_user(key: str, source: Source) -> Any:
+        try:
+            return function("reward", f"reward {key}", source)
+        except GameError as error:
+            raise term_error(key, error, own) from error
+
     single = {kind: function(kind, kind, one) for kind, one in own.single.items()}
-    rewards = list((named("reward", own.rewards) | named("reward", plan.terms)).values())
+    rewards = [*named("reward", own.rewards).values(), *(of_user(key, one) for key, one in plan.terms.items())]
     potentials = {list(own.rewards).index(key): one for key, one in named("potential", own.potentials).items()}
     statistics = list(named("statistic", own.statistics).values())
     masks, players = named("mask", own.masks), named("player", own.players)
@@ -311,6 +317,30 @@ def build(plan: Plan, compiled: bool) -> Kernels:
         },
         before=bool(numbers["BEFORE"]),
     )
+
+
+def read_terms(terms: Mapping[str, Callable[..., Any]]) -> dict[str, Source]:
+    """The texts of reward terms of somebody else."""
+    found = {}
+    for term, given in terms.items():
+        try:
+            found[term] = Source.of(given)
+        except GameError as error:
+            raise ConfigError(f"Reward term `{term}` cannot be compiled: {error.message}", error.hint) from error
+    return found
+
+
+def term_error(term: str, error: GameError, functions: Functions) -> ConfigError:
+    """The error of a reward term of somebody else, which is a setting; its hint says where the state's class is."""
+    hint = error.hint
+    if FORMS["reward"] in hint:
+        states = (
+            one for _, source in functions.all() for one in source.hints().values() if one and one.kind == "state"
+        )
+        state: Any = next(states).fields
+        form = f"def {term}{FORMS['reward'].removeprefix('reward')} -> float".replace("State", state.__name__)
+        hint = f"write {form}, with {state.__name__} of {state.__module__}"
+    return ConfigError(f"Reward term `{term}` cannot be compiled: {error.message}", hint)
 
 
 def bound_player(

@@ -15,7 +15,7 @@ from slipstream.envs.adapters.env_checker import EnvReport
 from slipstream.envs.game import EnvChoice, Labels, Scene
 from slipstream.envs.game import Game as Declaration
 from slipstream.envs.native import kernels
-from slipstream.envs.native.build import Classes, Functions, Kernels, Plan, build, find_classes
+from slipstream.envs.native.build import Classes, Functions, Kernels, Plan, build, find_classes, read_terms
 from slipstream.envs.native.controls import KINDS, combine, control_labels, control_spec, controls_of
 from slipstream.envs.native.drawing import NativeScene
 from slipstream.envs.native.layout import Box, Choice, Columns, Settings, Task, columns_of
@@ -323,9 +323,9 @@ class Game:
         """The loops of the game: compiled, or as plain Python; `terms` are reward terms of somebody else."""
         own, chosen, classes = self._own, self._variant(variant), self.classes(variant)
         sizes = tuple(sorted(chosen.sizes.items()))
-        key = compiled, sizes, len(chosen.teams), tuple((text, id(one)) for text, one in (terms or {}).items())
+        sources = read_terms(terms or {})
+        key = compiled, sizes, len(chosen.teams), tuple((text, one.function) for text, one in sources.items())
         if key not in self._built:
-            sources = {text: Source.of(one) for text, one in (terms or {}).items()}
             how = tuple((one, list(own.how).index(by) if by else -1) for one, by in own.how.values())
             combinations = self._combinations(classes)
             plan = Plan(

@@ -43,6 +43,10 @@ class Array(Generic[T]):
         """Set the number at a place."""
         raise NotImplementedError
 
+    def __len__(self) -> int:
+        """The numbers along the first axis."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Size:

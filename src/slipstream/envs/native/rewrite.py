@@ -183,6 +183,8 @@ class _Rewriter:
             body = self.block(definition.body)
             if self.kinds == before:
                 break
+        if self.returns and not self.returned:
+            self.source.fail(None, "it returns nothing.", "return a number")
         arguments = ast.arguments([], [ast.arg(one) for one in parameters], None, [], [], None, [])
         made = ast.FunctionDef(definition.name, arguments, body or [ast.Pass()], [], None, None)
         ast.copy_location(made, definition)
@@ -256,6 +258,8 @@ class _Rewriter:
         if isinstance(kind, Ref | Rng):
             self.fail(node, "a function cannot return columns.", "return numbers, or several numbers as a tuple")
         if self.returns == "float":
+            if isinstance(kind, tuple):
+                self.fail(node, "these are several numbers.", "return one number")
             made, kind = self.as_float(made, kind), "float"
         self.returned.append(kind)
         return ast.Return(made)

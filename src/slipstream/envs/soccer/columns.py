@@ -34,9 +34,9 @@ BIG_WAIT, SMALL_WAIT = 600.0, 240.0
 PAD_X, PAD_Y = (0.0, 14.0, 24.0, 24.0), (20.0, 0.0, 12.5, -12.5)
 """The position of the first pad of each pair."""
 
-SLOTS = native.size("slots")
+SLOTS: int = native.size("slots")
 """Most cars per team."""
-PRESENT = native.size("present")
+PRESENT: int = native.size("present")
 """In the mixed variant the number of other cars that may be absent, else 0."""
 
 
