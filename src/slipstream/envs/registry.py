@@ -33,11 +33,9 @@ from slipstream.envs.game import (
     is_declared_game,
     lazy_value,
 )
-from slipstream.envs.kart.declaration import KART
 from slipstream.envs.metta.declaration import METTAGRID
 from slipstream.envs.rocket.declaration import ROCKET
 from slipstream.envs.tiny.declaration import MIXED, PIXELS, RECALL
-from slipstream.envs.treechop.declaration import TREECHOP
 from slipstream.errors import ConfigError, EnvError, SlipstreamError, did_you_mean, user_frames
 from slipstream.system import user_modules
 
@@ -82,7 +80,7 @@ class BuiltInGames(UserDict[str, Any]):
 BUILT_IN = BuiltInGames(
     {
         "soccer": "slipstream.envs.soccer.game:SOCCER",
-        "kart": KART,
+        "kart": "slipstream.envs.kart.game:KART",
         "recall": RECALL,
         "pixels": PIXELS,
         "mixed": MIXED,
@@ -91,7 +89,7 @@ BUILT_IN = BuiltInGames(
         "pettingzoo": PETTINGZOO,
         "rocket": ROCKET,
         "envpool": ENVPOOL,
-        "treechop": TREECHOP,
+        "treechop": "slipstream.envs.treechop.game:TREECHOP",
     }
 )
 MINERL_PREFIXES = ("minerl", "minecraft")

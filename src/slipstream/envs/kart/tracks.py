@@ -9,33 +9,13 @@ machine draws the same tracks to the bit.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from slipstream.contracts import Array
-from slipstream.envs.kart.layout import (
-    BEND,
-    DIFFICULTY,
-    EASIEST,
-    HARDEST,
-    LENGTH,
-    LEVELS,
-    PER_METRE,
-    POINTS,
-    TX,
-    TY,
-    VERGE,
-    WIDE,
-    F,
-    X,
-    Y,
-)
-from slipstream.envs.soccer.physics import ONE
-from slipstream.envs.soccer.rng import draw, spread
-from slipstream.system.numba_compile import Number, compiled, inlined
+from slipstream.envs import native
+from slipstream.envs.kart.columns import POINTS, VERGE, Point, Track
+from slipstream.envs.soccer.kick_off import spread
 
-D = np.float64
 # In m: the value at difficulty 0, and the change to difficulty 1
 SHORTEST, LONGER, SPREAD = 380.0, 170.0, 120.0
 RADIUS, TIGHTER = 30.0, -18.0
@@ -65,12 +45,40 @@ PASSES = 4
 STRIDE = 6
 """Every STRIDE-th of those points is checked for distance from the others."""
 
-FARTHER, ASIDE, ROUND, SPOT_X, SPOT_Y, UNIT_X, UNIT_Y, SPAN, LINE_X, LINE_Y, AT_X, AT_Y, GO_X, GO_Y, WAY = range(15)
-"""Columns of the workspace. Of each corner: random numbers for distance, direction and roundness, its position, and the
-direction and length of the side after it. Then the line through all segments, and the loop's points: position, step
-to the next point, and distance along the loop."""
-SCRATCH = max(RAW, MOST * (FACETS + 1)), 15
-"""Shape of the workspace."""
+
+class Vertex(native.Record):
+    """A position, or a direction."""
+
+    x: float
+    y: float
+
+
+class Corner(Vertex):
+    """A corner of the polygon, and the direction and the length of the side after it."""
+
+    ux: float
+    uy: float
+    span: float
+    farther: float
+    aside: float
+    roundness: float
+    """Random numbers for its distance from the middle, its direction and its radius."""
+
+
+class LoopPoint(Vertex):
+    """A point of the loop, the step to the next point, and the distance along the loop."""
+
+    dx: float
+    dy: float
+    way: float
+
+
+class Workspace(native.Scratch):
+    """The polygon, the line through the segments of its rounded corners, and the loop along that line."""
+
+    corners: list[Corner] = native.records(MOST)
+    line: list[Vertex] = native.records(MOST * (FACETS + 1))
+    loop: list[LoopPoint] = native.records(RAW)
 
 
 def _circle(points: int) -> Array:
@@ -89,180 +97,192 @@ def _circle(points: int) -> Array:
 SINES = _circle(TURN)
 
 
-@inlined
-def sine(angle: int) -> Number:
-    """Return the sine of an angle in 1/TURN turns; add TURN // 4 for the cosine."""
-    return SINES[angle & (TURN - 1)]
+@native.function(precision="double")
+def sine(angle: int) -> float:
+    """The sine of an angle in 1/TURN turns; add TURN // 4 for the cosine."""
+    return SINES[angle & (TURN - 1)]  # type: ignore[no-any-return]
 
 
-@inlined
-def length_of(x: Number, y: Number) -> Number:
-    """Return the length of a vector, in double precision."""
-    return math.sqrt(x * x + y * y)
-
-
-@inlined
-def set_corners(scratch: Array, corners: int, size: Number, stretch: Number, length: Number) -> Number:
+@native.function(precision="double")
+def set_corners(work: Workspace, corners: int, size: float, stretch: float, length: float) -> float:
     """Place a polygon of this length; return the radius of the tightest corner, all rounded as far as possible."""
     for k in range(corners):
-        angle = int(TURN * (k + TWIST * size * scratch[k, ASIDE]) / corners)
-        away = 1.0 + WAVINESS * size * scratch[k, FARTHER]
-        scratch[k, SPOT_X] = away * sine(angle + TURN // 4) * (1.0 + size * stretch)
-        scratch[k, SPOT_Y] = away * sine(angle)
+        corner = work.corners[k]
+        angle = int(TURN * (k + TWIST * size * corner.aside) / corners)
+        away = 1.0 + WAVINESS * size * corner.farther
+        corner.x = away * sine(angle + TURN // 4) * (1.0 + size * stretch)
+        corner.y = away * sine(angle)
     total = 0.0
     for k in range(corners):
-        after = (k + 1) % corners
-        dx, dy = scratch[after, SPOT_X] - scratch[k, SPOT_X], scratch[after, SPOT_Y] - scratch[k, SPOT_Y]
-        span = length_of(dx, dy)
-        scratch[k, UNIT_X], scratch[k, UNIT_Y], scratch[k, SPAN] = dx / span, dy / span, span
+        corner = work.corners[k]
+        after = work.corners[(k + 1) % corners]
+        dx, dy = after.x - corner.x, after.y - corner.y
+        span = native.hypot(dx, dy)
+        corner.ux, corner.uy, corner.span = dx / span, dy / span, span
         total += span
     scale = length / total
     least = 1e9
     for k in range(corners):
-        scratch[k, SPOT_X] *= scale
-        scratch[k, SPOT_Y] *= scale
-        scratch[k, SPAN] *= scale
+        work.corners[k].x *= scale
+        work.corners[k].y *= scale
+        work.corners[k].span *= scale
     for k in range(corners):
-        least = min(least, reach(scratch, corners, k) / half_tangent(scratch, corners, k))
+        least = min(least, reach(work, corners, k) / half_tangent(work, corners, k))
     return least
 
 
-@inlined
-def reach(scratch: Array, corners: int, k: int) -> Number:
-    """Return how far before a corner its arc may begin: half of the shorter side."""
-    return 0.5 * min(scratch[k, SPAN], scratch[(k - 1) % corners, SPAN])
+@native.function(precision="double")
+def reach(work: Workspace, corners: int, k: int) -> float:
+    """How far before a corner its arc may begin: half of the shorter side."""
+    return 0.5 * min(work.corners[k].span, work.corners[(k - 1) % corners].span)
 
 
-@inlined
-def half_tangent(scratch: Array, corners: int, k: int) -> Number:
-    """Return the tangent of half the turning angle at a corner, at least a small positive number."""
-    before = (k - 1) % corners
-    ax, ay, bx, by = scratch[before, UNIT_X], scratch[before, UNIT_Y], scratch[k, UNIT_X], scratch[k, UNIT_Y]
-    return max(abs(ax * by - ay * bx) / max(1.0 + ax * bx + ay * by, 1e-6), 1e-3)
+@native.function(precision="double")
+def half_tangent(work: Workspace, corners: int, k: int) -> float:
+    """The tangent of half the turning angle at a corner, at least a small positive number."""
+    a = work.corners[(k - 1) % corners]
+    b = work.corners[k]
+    return max(abs(a.ux * b.uy - a.uy * b.ux) / max(1.0 + a.ux * b.ux + a.uy * b.uy, 1e-6), 1e-3)
 
 
-@inlined
-def round_corners(scratch: Array, corners: int, radius: Number) -> int:
+@native.function(precision="double")
+def round_corners(work: Workspace, corners: int, radius: float) -> int:
     """Write a line that follows an arc of segments at each corner; return its number of points."""
     places = 0
     for k in range(corners):
-        before = (k - 1) % corners
-        ax, ay, bx, by = scratch[before, UNIT_X], scratch[before, UNIT_Y], scratch[k, UNIT_X], scratch[k, UNIT_Y]
-        tangent = half_tangent(scratch, corners, k)
-        cut = max(reach(scratch, corners, k) * scratch[k, ROUND], min(radius * tangent, reach(scratch, corners, k)))
+        corner = work.corners[k]
+        before = work.corners[(k - 1) % corners]
+        ax, ay, bx, by = before.ux, before.uy, corner.ux, corner.uy
+        tangent = half_tangent(work, corners, k)
+        cut = max(reach(work, corners, k) * corner.roundness, min(radius * tangent, reach(work, corners, k)))
         wide = cut / tangent
         left = 1.0 if ax * by - ay * bx > 0.0 else -1.0
-        x, y = scratch[k, SPOT_X] - ax * cut, scratch[k, SPOT_Y] - ay * cut
+        x, y = corner.x - ax * cut, corner.y - ay * cut
         mx, my = x - ay * wide * left, y + ax * wide * left  # the middle of the circle
         # Directions between the two sides by bisection: sums of neighbours need no angles.
-        scratch[places, LINE_X], scratch[places, LINE_Y] = ax, ay
-        scratch[places + FACETS, LINE_X], scratch[places + FACETS, LINE_Y] = bx, by
+        work.line[places].x, work.line[places].y = ax, ay
+        work.line[places + FACETS].x, work.line[places + FACETS].y = bx, by
         gap = FACETS
         while gap > 1:
             for first in range(places, places + FACETS, gap):
-                ux = scratch[first, LINE_X] + scratch[first + gap, LINE_X]
-                uy = scratch[first, LINE_Y] + scratch[first + gap, LINE_Y]
-                span = length_of(ux, uy)
-                scratch[first + gap // 2, LINE_X], scratch[first + gap // 2, LINE_Y] = ux / span, uy / span
+                a = work.line[first]
+                b = work.line[first + gap]
+                middle = work.line[first + gap // 2]
+                ux, uy = a.x + b.x, a.y + b.y
+                span = native.hypot(ux, uy)
+                middle.x, middle.y = ux / span, uy / span
             gap //= 2
         for place in range(places, places + FACETS + 1):
-            ux, uy = scratch[place, LINE_X], scratch[place, LINE_Y]
-            scratch[place, LINE_X], scratch[place, LINE_Y] = mx + uy * wide * left, my - ux * wide * left
+            vertex = work.line[place]
+            ux, uy = vertex.x, vertex.y
+            vertex.x, vertex.y = mx + uy * wide * left, my - ux * wide * left
         places += FACETS + 1
     return places
 
 
-@inlined
-def follow(scratch: Array, places: int) -> None:
+@native.function(precision="double")
+def follow(work: Workspace, places: int) -> None:
     """Write the points of the loop at equal distances along the line."""
     total = 0.0
     for k in range(places):
-        after = (k + 1) % places
-        dx, dy = scratch[after, LINE_X] - scratch[k, LINE_X], scratch[after, LINE_Y] - scratch[k, LINE_Y]
-        total += length_of(dx, dy)
-    k, begin, span = -1, 0.0, 0.0
+        a = work.line[k]
+        b = work.line[(k + 1) % places]
+        total += native.hypot(b.x - a.x, b.y - a.y)
+    place, begin, span = -1, 0.0, 0.0
     dx, dy = 0.0, 0.0
-    for point in range(RAW):
-        target = total * point / RAW
-        while k < 0 or (begin + span < target and k < places - 1):
-            k += 1
+    for k in range(RAW):
+        target = total * k / RAW
+        while place < 0 or (begin + span < target and place < places - 1):
+            place += 1
             begin += span
-            after = (k + 1) % places
-            dx, dy = scratch[after, LINE_X] - scratch[k, LINE_X], scratch[after, LINE_Y] - scratch[k, LINE_Y]
-            span = length_of(dx, dy)
-        part = (target - begin) / max(span, 1e-9)
-        scratch[point, AT_X] = scratch[k, LINE_X] + dx * part
-        scratch[point, AT_Y] = scratch[k, LINE_Y] + dy * part
+            a = work.line[place]
+            b = work.line[(place + 1) % places]
+            dx, dy = b.x - a.x, b.y - a.y
+            span = native.hypot(dx, dy)
+        share = (target - begin) / max(span, 1e-9)
+        work.loop[k].x = work.line[place].x + dx * share
+        work.loop[k].y = work.line[place].y + dy * share
 
 
-@inlined
-def smooth(scratch: Array) -> Number:
+@native.function(precision="double")
+def smooth(work: Workspace) -> float:
     """Smooth the loop, then write steps and distances along it; return its length."""
     for _ in range(PASSES):
-        for column in range(AT_X, AT_Y + 1):
-            first, last = scratch[0, column], scratch[RAW - 1, column]
-            for k in range(RAW):
-                here = scratch[k, column]
-                after = scratch[k + 1, column] if k < RAW - 1 else first
-                scratch[k, column] = 0.5 * here + 0.25 * (last + after)
-                last = here
+        first_x, first_y = work.loop[0].x, work.loop[0].y
+        last_x, last_y = work.loop[RAW - 1].x, work.loop[RAW - 1].y
+        for k in range(RAW):
+            point = work.loop[k]
+            x, y, after_x, after_y = point.x, point.y, first_x, first_y
+            if k < RAW - 1:
+                after_x, after_y = work.loop[k + 1].x, work.loop[k + 1].y
+            point.x = 0.5 * x + 0.25 * (last_x + after_x)
+            point.y = 0.5 * y + 0.25 * (last_y + after_y)
+            last_x, last_y = x, y
     for k in range(RAW):
-        before, after = (k - 1) & (RAW - 1), (k + 1) & (RAW - 1)
-        scratch[k, GO_X] = 0.5 * (scratch[after, AT_X] - scratch[before, AT_X])
-        scratch[k, GO_Y] = 0.5 * (scratch[after, AT_Y] - scratch[before, AT_Y])
+        point = work.loop[k]
+        before = work.loop[(k - 1) & (RAW - 1)]
+        after = work.loop[(k + 1) & (RAW - 1)]
+        point.dx, point.dy = 0.5 * (after.x - before.x), 0.5 * (after.y - before.y)
     way = 0.0
     for k in range(RAW):
-        after = (k + 1) & (RAW - 1)
-        scratch[k, WAY] = way
-        gx, gy, nx, ny = scratch[k, GO_X], scratch[k, GO_Y], scratch[after, GO_X], scratch[after, GO_Y]
-        mx = 1.5 * (scratch[after, AT_X] - scratch[k, AT_X]) - 0.25 * (gx + nx)
-        my = 1.5 * (scratch[after, AT_Y] - scratch[k, AT_Y]) - 0.25 * (gy + ny)
-        way += (length_of(gx, gy) + length_of(nx, ny) + 4.0 * length_of(mx, my)) / 6.0  # Simpson's rule
+        point = work.loop[k]
+        after = work.loop[(k + 1) & (RAW - 1)]
+        point.way = way
+        mx = 1.5 * (after.x - point.x) - 0.25 * (point.dx + after.dx)
+        my = 1.5 * (after.y - point.y) - 0.25 * (point.dy + after.dy)
+        ends = native.hypot(point.dx, point.dy) + native.hypot(after.dx, after.dy)
+        way += (ends + 4.0 * native.hypot(mx, my)) / 6.0  # Simpson's rule
     return way
 
 
-@inlined
-def apart(scratch: Array, length: Number, gap: Number) -> bool:
-    """Return whether all stretches that are not neighbours keep this distance."""
-    for a in range(0, RAW, STRIDE):
-        for b in range(a + STRIDE, RAW, STRIDE):
-            dx, dy = scratch[b, AT_X] - scratch[a, AT_X], scratch[b, AT_Y] - scratch[a, AT_Y]
+@native.function(precision="double")
+def apart(work: Workspace, length: float, gap: float) -> bool:
+    """Whether all stretches that are not neighbours keep this distance."""
+    for first in range(0, RAW, STRIDE):
+        for second in range(first + STRIDE, RAW, STRIDE):
+            a = work.loop[first]
+            b = work.loop[second]
+            dx, dy = b.x - a.x, b.y - a.y
             if dx * dx + dy * dy < gap * gap:
-                between = scratch[b, WAY] - scratch[a, WAY]
+                between = b.way - a.way
                 if min(between, length - between) > 1.6 * gap:
                     return False
     return True
 
 
-@inlined
-def straightest(scratch: Array) -> int:
-    """Return the point with the least curvature around it, where the lap begins."""
+@native.function(precision="double")
+def straightest(work: Workspace) -> int:
+    """The point with the least curvature around it, where the lap begins."""
     best, chosen = 9.0, 0
     for k in range(0, RAW, 4):
-        a, b = (k - 4) & (RAW - 1), (k + 8) & (RAW - 1)
-        ax, ay, bx, by = scratch[a, GO_X], scratch[a, GO_Y], scratch[b, GO_X], scratch[b, GO_Y]
-        turn = abs(ax * by - ay * bx) / (length_of(ax, ay) * length_of(bx, by))
+        a = work.loop[(k - 4) & (RAW - 1)]
+        b = work.loop[(k + 8) & (RAW - 1)]
+        turn = abs(a.dx * b.dy - a.dy * b.dx) / (native.hypot(a.dx, a.dy) * native.hypot(b.dx, b.dy))
         if turn < best:
             best, chosen = turn, k
     return chosen
 
 
-@inlined
-def resample(scratch: Array, first: int, whole: Number, mirror: Number, track: Array) -> None:
+@native.function(precision="double")
+def way_after(work: Workspace, k: int, whole: float) -> float:
+    """The distance along the loop at the point after `k`, which is the whole length at its end."""
+    after = (k + 1) & (RAW - 1)
+    return work.loop[after].way if after != 0 else whole
+
+
+@native.function(precision="double")
+def resample(work: Workspace, first: int, whole: float, mirror: float, track: Track) -> None:
     """Write the points of the track at equal distances along the smooth curve through the loop, from `first` on."""
     k, turns = first, 0
     for point in range(POINTS):
-        target = scratch[first, WAY] + whole * point / POINTS
-        after = (k + 1) & (RAW - 1)
-        end = (scratch[after, WAY] if after else whole) + turns * whole
-        while end < target:
-            turns += 0 if after else 1
-            k = after
-            after = (k + 1) & (RAW - 1)
-            end = (scratch[after, WAY] if after else whole) + turns * whole
-        begin = scratch[k, WAY] + turns * whole
-        gx, gy, nx, ny = scratch[k, GO_X], scratch[k, GO_Y], scratch[after, GO_X], scratch[after, GO_Y]
-        pace, next_pace = length_of(gx, gy), length_of(nx, ny)
+        target = work.loop[first].way + whole * point / POINTS
+        while way_after(work, k, whole) + turns * whole < target:
+            k = (k + 1) & (RAW - 1)
+            turns += 1 if k == 0 else 0
+        a = work.loop[k]
+        b = work.loop[(k + 1) & (RAW - 1)]
+        begin, end = a.way + turns * whole, way_after(work, k, whole) + turns * whole
+        pace, next_pace = native.hypot(a.dx, a.dy), native.hypot(b.dx, b.dy)
         # The speed along the curve changes linearly from one point to the next: solve for the share of the distance.
         share = (target - begin) / (end - begin)
         distance = share * 0.5 * (pace + next_pace)
@@ -271,59 +291,78 @@ def resample(scratch: Array, first: int, whole: Number, mirror: Number, track: A
         rest = 1.0 - share
         near, far = rest * rest * (1.0 + 2.0 * share), share * share * (3.0 - 2.0 * share)
         out, back = share * rest * rest, share * share * rest
-        track[point, X] = scratch[k, AT_X] * near + scratch[after, AT_X] * far + gx * out - nx * back
-        track[point, Y] = (scratch[k, AT_Y] * near + scratch[after, AT_Y] * far + gy * out - ny * back) * mirror
+        track.points[point].x = a.x * near + b.x * far + a.dx * out - b.dx * back
+        track.points[point].y = (a.y * near + b.y * far + a.dy * out - b.dy * back) * mirror
 
 
-@inlined
-def write_directions(track: Array, spacing: Number) -> None:
+@native.function
+def step_x(a: Point, b: Point) -> float:
+    """The step from one point to another, in the precision of the points."""
+    return b.x - a.x
+
+
+@native.function
+def step_y(a: Point, b: Point) -> float:
+    """The step from one point to another, in the precision of the points."""
+    return b.y - a.y
+
+
+@native.function(precision="double")
+def write_directions(track: Track, spacing: float) -> None:
     """Write the direction and the curvature of the centre line at each point."""
-    for point in range(POINTS):
-        before, after = (point - 1) % POINTS, (point + 1) % POINTS
-        px, py = D(track[point, X] - track[before, X]), D(track[point, Y] - track[before, Y])
-        qx, qy = D(track[after, X] - track[point, X]), D(track[after, Y] - track[point, Y])
-        span = length_of(px + qx, py + qy)
-        track[point, TX], track[point, TY] = (px + qx) / span, (py + qy) / span
-        track[point, BEND] = (px * qy - py * qx) / (spacing * spacing * spacing)
+    for k in range(POINTS):
+        point = track.points[k]
+        before = track.points[(k - 1) % POINTS]
+        after = track.points[(k + 1) % POINTS]
+        px, py = step_x(before, point), step_y(before, point)
+        qx, qy = step_x(point, after), step_y(point, after)
+        span = native.hypot(px + qx, py + qy)
+        point.tx, point.ty = (px + qx) / span, (py + qy) / span
+        point.bend = (px * qy - py * qx) / (spacing * spacing * spacing)
 
 
-@inlined
-def widen(clock: Array, middle: Number, track: Array) -> None:
+@native.function
+def pick(rng: native.Random, count: int) -> int:
+    """A random whole number below `count`."""
+    return int(rng.uniform(0.0, 1.0) * count)
+
+
+@native.function(precision="double")
+def widen(track: Track, middle: float, rng: native.Random) -> None:
     """Draw the width of the track along its length."""
-    waves, phase = 1 + int(draw(clock) * F(3.0)), int(draw(clock) * F(TURN))
-    for point in range(POINTS):
-        track[point, WIDE] = middle * (1.0 + SWELL * sine(waves * point * TURN // POINTS + phase))
+    waves = 1 + pick(rng, 3)
+    phase = pick(rng, TURN)
+    for k in range(POINTS):
+        track.points[k].half_width = middle * (1.0 + SWELL * sine(waves * k * TURN // POINTS + phase))
 
 
-@compiled
-def draw_track(s: Array, clock: Array, level: int, track: Array, scratch: Array) -> None:
-    """Draw the track of a lap, with a random difficulty within the env's range or within one level of it."""
-    part = draw(clock)
-    if level >= 0:
-        part = (F(level) + part) * F(1.0 / LEVELS)
-    s[DIFFICULTY] = s[EASIEST] + (s[HARDEST] - s[EASIEST]) * part
-    hard = D(s[DIFFICULTY])
+@native.function(precision="double")
+def draw_track(track: Track, work: Workspace, rng: native.Random) -> None:
+    """Draw a track of the difficulty that it has."""
+    hard = track.difficulty
     radius, middle = RADIUS + TIGHTER * hard, BREADTH + NARROWER * hard
-    gap = 2.0 * (middle * (1.0 + SWELL) + D(VERGE)) + BETWEEN
-    corners = int(FEWEST + MORE * hard + (RANDOM_MORE + 1) * D(draw(clock)))
-    long = SHORTEST + LONGER * hard + SPREAD * D(draw(clock))
-    stretch = STRETCH * D(draw(clock))
-    mirror = 1.0 if draw(clock) < F(0.5) else -1.0
+    gap = 2.0 * (middle * (1.0 + SWELL) + VERGE) + BETWEEN
+    corners = int(FEWEST + MORE * hard + (RANDOM_MORE + 1) * rng.uniform(0.0, 1.0))
+    long = SHORTEST + LONGER * hard + SPREAD * rng.uniform(0.0, 1.0)
+    stretch = STRETCH * rng.uniform(0.0, 1.0)
+    mirror = 1.0 if rng.uniform(0.0, 1.0) < 0.5 else -1.0
     for k in range(corners):
-        scratch[k, FARTHER], scratch[k, ASIDE] = spread(clock, ONE), spread(clock, ONE)
-        scratch[k, ROUND] = draw(clock)
-    widen(clock, middle, track)
+        corner = work.corners[k]
+        corner.farther = spread(rng, 1.0)
+        corner.aside = spread(rng, 1.0)
+        corner.roundness = rng.uniform(0.0, 1.0)
+    widen(track, middle, rng)
     size, length = 1.0, 0.0
     for k in range(TRIES + 1):
         if k == TRIES:
             size = 0.0
-        if set_corners(scratch, corners, size, stretch, long) >= radius * SAFE:
-            follow(scratch, round_corners(scratch, corners, radius * SAFE))
-            length = smooth(scratch)
-            if apart(scratch, length, gap):
+        if set_corners(work, corners, size, stretch, long) >= radius * SAFE:
+            follow(work, round_corners(work, corners, radius * SAFE))
+            length = smooth(work)
+            if apart(work, length, gap):
                 break
         size *= SHRINK
-    resample(scratch, straightest(scratch), length, mirror, track)
+    resample(work, straightest(work), length, mirror, track)
     spacing = length / POINTS
     write_directions(track, spacing)
-    s[LENGTH], s[PER_METRE] = length, 1.0 / spacing
+    track.length, track.per_metre = length, 1.0 / spacing
