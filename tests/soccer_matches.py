@@ -52,6 +52,14 @@ def place_car(vector: NativeVector, number: int, *values: float) -> None:
         vector.column(f"cars.{number}.{name}")[:] = value
 
 
+def cornered(**options: Any) -> tuple[NativeVector, Rows]:
+    """A match with both cars at rest near their corners, and its rows."""
+    vector, rows = begun(1, **options)
+    for number, sign in enumerate((-1, 1)):
+        place_car(vector, number, sign * 25, sign * 18, 0, 0, -sign, 0, 0, 0)
+    return vector, rows
+
+
 def set_score(vector: NativeVector, score: Sequence[float]) -> None:
     """Set the goals of both teams in every env."""
     vector.column("score.0")[:], vector.column("score.1")[:] = score

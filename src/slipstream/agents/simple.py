@@ -130,4 +130,4 @@ class ScriptedAgent(BatchAgent):
 
     def act_into(self, obs: Array, mask: Array, streams: Array, out: Array) -> None:
         """Write the script's actions."""
-        self._script(np.ascontiguousarray(obs), self.action.kind, out)
+        self._script(np.ascontiguousarray(obs), self.action, out)

@@ -123,8 +123,8 @@ class Labels:
     """One name for each number of the observation's vector fields, `spec.obs.floats` in all."""
 
 
-ScriptedPlayer = Callable[[Array, str, Array], None]
-"""(observations [rows, obs], kind of action, actions [rows, parts]): writes the actions."""
+ScriptedPlayer = Callable[[Array, ActionSpec, Array], None]
+"""(observations [rows, obs], action space, actions [rows, parts]): writes the actions."""
 Chooser = Callable[[Array], Array]
 """Observations [rows, obs] -> mask [rows, options] of the options to choose from at random."""
 MakeVector = Callable[[EnvChoice, str, int, int, int], Vector]

@@ -8,28 +8,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slipstream.contracts import Array, Rows, empty_rows
-from slipstream.envs.soccer import layout as at
-from slipstream.envs.soccer.behaviours import BEHAVIOURS
-from slipstream.envs.soccer.game import Soccer
+from slipstream.contracts import Rows, empty_rows
+from slipstream.envs.native.vector import NativeVector
+from slipstream.envs.soccer.game import game as soccer
+from soccer_matches import BOOST, COAST, begun, cornered, place_ball, place_car, set_score
 
-COAST, BOOST = 7, 9
-FIRST, SECOND = at.CARS, at.CARS + at.CAR_SIZE
+BEHAVIOURS = (
+    *("goals", "conceded", "touches", "shots", "saves"),
+    *("possession", "boost_used", "speed", "ball_distance"),
+)
 
 
-def arranged(decisions: int = 1) -> tuple[Soccer, Array, Rows]:
+def arranged(decisions: int = 1) -> tuple[NativeVector, Rows]:
     """A match that team 0 leads and that ends after `decisions`, with both cars at rest near their corners."""
-    game = Soccer(1)
-    s = game.state[0]
-    for c, sign in ((FIRST, -1), (SECOND, 1)):
-        s[c : c + 8] = (sign * 25, sign * 18, 0, 0, -sign, 0, 0, 0)
-    game.clock[0, at.SCORE : at.SCORE + 2] = (4, 1)
-    game.clock[0, at.TICKS_LEFT] = 4 * decisions
-    return game, s, empty_rows(game.spec, 1)
+    game, out = cornered()
+    set_score(game, (4, 1))
+    game.column("ticks_left")[:] = 4 * decisions
+    return game, out
 
 
 def statistics(
-    game: Soccer,
+    game: NativeVector,
     out: Rows,
     decisions: int = 1,
     actions: tuple[int, int] = (COAST, COAST),
@@ -46,7 +45,7 @@ def statistics(
 
 def test_goals_are_the_teams() -> None:
     """The goals of one team are conceded by the other."""
-    game, _, out = arranged()
+    game, out = arranged()
     first, second = statistics(game, out)
     assert (first["goals"], first["conceded"], second["goals"], second["conceded"]) == (4, 1, 1, 4)
     assert game.spec.behaviours == BEHAVIOURS
@@ -68,8 +67,9 @@ def test_goals_are_the_teams() -> None:
 )
 def test_touches_shots_and_saves(car: Any, ball: Any, expected: dict[str, float]) -> None:
     """A shot would roll into the opponents' goal; a save stops a ball that would have rolled into the own goal."""
-    game, s, out = arranged()
-    s[FIRST : FIRST + 6], s[at.BALL : at.BALL + 4] = car, ball
+    game, out = arranged()
+    place_car(game, 0, *car)
+    place_ball(game, *ball)
     first, second = statistics(game, out)
     assert {name: first[name] for name in expected} == expected
     assert all(second[name] == 0 for name in expected)
@@ -78,24 +78,25 @@ def test_touches_shots_and_saves(car: Any, ball: Any, expected: dict[str, float]
 def test_a_goal_is_a_shot_of_whoever_sent_it() -> None:
     """A ball hit over the line in the same decision is a shot as well; an own goal is none."""
     for sign, shots in ((1, 1), (-1, 0)):
-        game, s, out = arranged()
-        s[at.BALL : at.BALL + 4] = (sign * 37, 0, sign * 10, 0)
-        s[FIRST : FIRST + 6] = (sign * 33, 0, sign * 30, 0, sign, 0)
+        game, out = arranged()
+        place_ball(game, sign * 37, 0, sign * 10, 0)
+        place_car(game, 0, sign * 33, 0, sign * 30, 0, sign, 0)
         first, _ = statistics(game, out)
         assert (first["touches"], first["shots"], first["goals"] - 4) == (1, shots, sign > 0)
 
 
 def test_possession_goes_to_the_team_that_hit_last() -> None:
     """Team 0 has possession from the fifth to the eighth of ten decisions, team 1 in the last two."""
-    game, s, out = arranged(10)
+    game, out = arranged(10)
 
     def change(decision: int) -> None:
         if decision == 4:
-            s[FIRST : FIRST + 6] = (-5, 0, 25, 0, 1, 0)
+            place_car(game, 0, -5, 0, 25, 0, 1, 0)
         if decision == 5:
-            s[FIRST : FIRST + 6] = (-25, -18, 0, 0, 1, 0)
+            place_car(game, 0, -25, -18, 0, 0, 1, 0)
         if decision == 8:
-            s[at.BALL : at.BALL + 4], s[SECOND : SECOND + 6] = (0, 0, 0, 0), (5, 0, -25, 0, -1, 0)
+            place_ball(game, 0, 0, 0, 0)
+            place_car(game, 1, 5, 0, -25, 0, -1, 0)
 
     first, second = statistics(game, out, 10, change=change)
     assert (first["possession"], second["possession"]) == (pytest.approx(0.4), pytest.approx(0.2))
@@ -103,22 +104,25 @@ def test_possession_goes_to_the_team_that_hit_last() -> None:
 
 def test_possession_after_simultaneous_hits_and_kick_offs() -> None:
     """Hits of both teams in one decision change nothing, and a goal ends possession."""
-    game, s, out = arranged(4)
-    s[FIRST : FIRST + 6], s[SECOND : SECOND + 6] = (-5, 0, 25, 0, 1, 0), (5, 0, -25, 0, -1, 0)
+    game, out = arranged(4)
+    place_car(game, 0, -5, 0, 25, 0, 1, 0)
+    place_car(game, 1, 5, 0, -25, 0, -1, 0)
 
     def part(decision: int) -> None:
         if decision == 1:
-            s[FIRST : FIRST + 6], s[SECOND : SECOND + 6] = (-25, -18, 0, 0, 1, 0), (25, 18, 0, 0, -1, 0)
+            place_car(game, 0, -25, -18, 0, 0, 1, 0)
+            place_car(game, 1, 25, 18, 0, 0, -1, 0)
 
     first, second = statistics(game, out, 4, change=part)
     assert (first["touches"], second["touches"]) == (1, 1)
     assert first["possession"] == second["possession"] == 0
 
-    game, s, out = arranged(5)
+    game, out = arranged(5)
 
     def change(decision: int) -> None:
         if decision == 0:
-            s[at.BALL : at.BALL + 4], s[FIRST : FIRST + 6] = (37, 0, 10, 0), (33, 0, 30, 0, 1, 0)
+            place_ball(game, 37, 0, 10, 0)
+            place_car(game, 0, 33, 0, 30, 0, 1, 0)
 
     first, _ = statistics(game, out, 5, change=change)
     assert first["goals"] == 5 and first["possession"] == pytest.approx(1 / 5)
@@ -126,22 +130,23 @@ def test_possession_after_simultaneous_hits_and_kick_offs() -> None:
 
 def test_boost_is_counted_in_tanks() -> None:
     """Ten decisions of four ticks use 40 / 180 of a tank; an empty tank uses nothing; a pad does not reduce the use."""
-    game, s, out = arranged(10)
-    s[FIRST + at.BOOST] = 1.0
+    game, out = arranged(10)
+    game.column("cars.0.boost")[:] = 1.0
     first, second = statistics(game, out, 10, (BOOST, BOOST))
     assert first["boost_used"] == pytest.approx(40 / 180, rel=1e-4) and second["boost_used"] == 0
-    game, s, out = arranged()
-    s[FIRST : FIRST + 2], s[FIRST + at.BOOST] = (0, 20), 0.5
+    game, out = arranged()
+    place_car(game, 0, 0, 20)
+    game.column("cars.0.boost")[:] = 0.5
     first, _ = statistics(game, out, 1, (BOOST, COAST))
     assert first["boost_used"] == pytest.approx(4 / 180, rel=1e-4)
 
 
 def test_speed_and_distance_are_means() -> None:
     """A car set to 10 units/s before each decision has 10 * 0.97 ** 4 after it; a car at rest stays."""
-    game, s, out = arranged(3)
+    game, out = arranged(3)
 
     def change(decision: int) -> None:
-        s[FIRST : FIRST + 4] = (-25, -18, 10, 0)
+        place_car(game, 0, -25, -18, 10, 0)
 
     first, second = statistics(game, out, 3, change=change)
     assert first["speed"] == pytest.approx(10 * 0.97**4, rel=1e-4)
@@ -150,9 +155,8 @@ def test_speed_and_distance_are_means() -> None:
 
 def test_statistics_start_at_zero_in_every_match() -> None:
     """Statistics belong to one match, are reported at its end only, and are part of a snapshot."""
-    game, other = Soccer(4, match_seconds=2.0, seed=1), Soccer(4, match_seconds=2.0, seed=5)
-    out, again = empty_rows(game.spec, 4), empty_rows(game.spec, 4)
-    game.reset(out)
+    game, out = begun(4, match_seconds=2.0, seed=1)
+    other, again = soccer.vector(4, match_seconds=2.0, seed=5), empty_rows(game.spec, 4)
     rng = np.random.default_rng(0)
     seen = 0
     for step in range(150):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.contracts import Array
+from slipstream.contracts import ActionSpec, Array
 from slipstream.envs.metta.worlds import WORLDS, stage
 from slipstream.system.numba_compile import compiled
 
@@ -75,7 +75,7 @@ def _free(seen: Array, middle: int, way: int) -> bool:
     return bool(seen[middle + SIDE * DOWN[way] + RIGHT[way]] == 0)
 
 
-def act(name: str, obs: Array, kind: str, out: Array) -> None:
+def act(name: str, obs: Array, action: ActionSpec, out: Array) -> None:
     """Write the player's actions for observations."""
     made = stage(WORLDS["arena"])
     features = np.array([made.features[word] for word in ("tag", "inv:heart", "inv:ore", "last_action")])

@@ -359,10 +359,10 @@ def bound_player(
     return wrap(twin(kernels.act_all_template, f"act_{game}_{key}_{digest}", act=act, **names))  # type: ignore[no-any-return]
 
 
-def inlined_here(function: FunctionType) -> Any:
+def inlined_here(function: FunctionType, inline: bool = True) -> Any:
     """Compile into the callers, without a cache of its own: the loops are cached, under a hash of all texts."""
     options: dict[str, Any] = OPTIONS | WITHOUT_REFERENCES | {"cache": False}
-    return numba.njit(**options, forceinline=True)(function)
+    return numba.njit(**options, forceinline=inline)(function)
 
 
 def compiled_kernel(function: FunctionType) -> Any:
@@ -371,7 +371,7 @@ def compiled_kernel(function: FunctionType) -> Any:
     return numba.njit(**options)(function)
 
 
-def _as_is(function: Any) -> Any:
+def _as_is(function: Any, inline: bool = True) -> Any:
     return function
 
 

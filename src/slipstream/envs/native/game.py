@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
+from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -27,6 +29,7 @@ from slipstream.errors import ConfigError, did_you_mean
 from slipstream.settings import RewardSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 HOW = {"sum": kernels.SUM, "mean": kernels.MEAN, "max": kernels.MAXIMUM, "last": kernels.LAST}
 PRECISIONS: dict[str, type[np.generic]] = {"single": np.float32, "double": np.float64}
 
@@ -66,6 +69,8 @@ class _Registered:
     """The kind of event that a statistic counts."""
     combinations: tuple[tuple[float, ...], ...] = ()
     variants: dict[str, Variant] = field(default_factory=dict)
+    options: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The numbers that `env.options` may give to each `native.size`, the default first."""
     tasks: dict[str, Task] = field(default_factory=dict)
     target: tuple[str, ...] = ()
 
@@ -243,10 +248,13 @@ class Game:
         self._draw = function
         return function
 
-    def tasks(self, *, target: tuple[str, ...] = (), **tasks: Task) -> None:
-        """Name the tasks, easiest first; `target` are those that are played and evaluated, by default the last."""
+    def tasks(self, *, target: tuple[str, ...] | None = (), **tasks: Task) -> None:
+        """Name the tasks, easiest first; `target` are those that are played and evaluated, by default the last.
+
+        With `target=None` no task is: functions read the defaults of the task's class then.
+        """
         self._own.tasks = dict(tasks)
-        self._own.target = tuple(target) or tuple(tasks)[-1:]
+        self._own.target = () if target is None else tuple(target) or tuple(tasks)[-1:]
 
     def combinations(self, *values: tuple[float, ...]) -> None:
         """List the combinations of controls that `env.actions=discrete` has as its options; without it, all of them."""
@@ -274,6 +282,13 @@ class Game:
         self._own.variants[name] = Variant(teams, sizes, own, target, dict(options or {}))
         self._built.clear()
 
+    def option(self, size: str, *numbers: int) -> None:
+        """Let `env.options` choose the number of a `native.size`, by default the first: `option("size", 64, 128)`."""
+        if not numbers:
+            raise GameError(f"`{self.name}`: the option `{size}` has no numbers.", f'write option("{size}", 64, 128)')
+        self._own.options[size] = numbers
+        self._built.clear()
+
     def _only(self, kind: str, function: F) -> F:
         return self._add(self._own.functions.single, kind, function)
 
@@ -296,32 +311,57 @@ class Game:
         """The kind of event that a statistic counts."""
         return self._own.events
 
-    def _variant(self, name: str) -> Variant:
-        """A variant; without a name the default."""
+    def _variant(self, name: str, options: Mapping[str, Any] = NO_OPTIONS) -> Variant:
+        """A variant, with the sizes that options choose; without a name the default."""
         own = self._own
         if not own.variants:
             if name:
                 raise GameError(f"`{self.name}` has no variant `{name}`.", "it has none")
-            return Variant(self.teams, {}, own.tasks, own.target, {})
-        name = name or next(iter(own.variants))
-        if name not in own.variants:
-            known = ", ".join(own.variants)
-            raise GameError(f"`{self.name}` has no variant `{name}`.{did_you_mean(name, own.variants)}", known)
-        found = own.variants[name]
-        return found if found.tasks else replace(found, tasks=own.tasks, target=found.target or own.target)
+            found = Variant(self.teams, {}, own.tasks, own.target, {})
+        else:
+            name = name or next(iter(own.variants))
+            if name not in own.variants:
+                known = ", ".join(own.variants)
+                raise GameError(f"`{self.name}` has no variant `{name}`.{did_you_mean(name, own.variants)}", known)
+            found = own.variants[name]
+            found = found if found.tasks else replace(found, tasks=own.tasks, target=found.target or own.target)
+        return replace(found, sizes={**found.sizes, **self._chosen_sizes(options)})
 
-    def classes(self, variant: str = "") -> Classes:
+    def _chosen_sizes(self, options: Mapping[str, Any]) -> dict[str, int]:
+        """The sizes that `env.options` may choose."""
+        chosen: dict[str, int] = {}
+        for size, numbers in self._own.options.items():
+            given = options.get(size, numbers[0])
+            if given not in numbers:
+                raise ConfigError(
+                    f"`env.options.{size}` = {given!r} is not possible.", f"one of {', '.join(map(str, numbers))}"
+                )
+            chosen[size] = int(given)
+        return chosen
+
+    def _forms(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """Each variant with each choice of sizes, the defaults first."""
+        own = self._own.options
+        for numbers in product(*own.values()):
+            for variant in self.variants:
+                yield variant, dict(zip(own, numbers, strict=True))
+
+    def classes(self, variant: str = "", options: Mapping[str, Any] = NO_OPTIONS) -> Classes:
         """The columns of state, action, observation and so on."""
         for kind in ("step", "observe"):
             if kind not in self._own.functions.single:
                 raise GameError(f"`{self.name}` has no function `{kind}`.", f"decorate one with @game.{kind}")
-        return find_classes(self.name, self._own.functions, self._variant(variant).sizes)
+        return find_classes(self.name, self._own.functions, self._variant(variant, options).sizes)
 
     def kernels(
-        self, compiled: bool = True, terms: Mapping[str, Callable[..., Any]] | None = None, variant: str = ""
+        self,
+        compiled: bool = True,
+        terms: Mapping[str, Callable[..., Any]] | None = None,
+        variant: str = "",
+        options: Mapping[str, Any] = NO_OPTIONS,
     ) -> Kernels:
         """The loops of the game: compiled, or as plain Python; `terms` are reward terms of somebody else."""
-        own, chosen, classes = self._own, self._variant(variant), self.classes(variant)
+        own, chosen, classes = self._own, self._variant(variant, options), self.classes(variant, options)
         sizes = tuple(sorted(chosen.sizes.items()))
         sources = read_terms(terms or {})
         key = compiled, sizes, len(chosen.teams), tuple((text, one.function) for text, one in sources.items())
@@ -367,9 +407,10 @@ class Game:
         actions: str = "discrete",
         target: Sequence[str] = (),
         extra: Sequence[str] = (),
+        options: Mapping[str, Any] = NO_OPTIONS,
     ) -> EnvSpec:
         """The facts of an env; `extra` are reward terms of somebody else."""
-        classes, own, chosen = self.classes(variant), self._own, self._variant(variant)
+        classes, own, chosen = self.classes(variant, options), self._own, self._variant(variant, options)
         tasks, repeat = tuple(chosen.tasks), repeat or self.ticks_per_decision
         name = f"{self.name}:{variant}" if variant and variant != self.variants[0] else self.name
         action = (
@@ -402,14 +443,23 @@ class Game:
         given = GameOptions(**({"action_repeat": self.ticks_per_decision} | options))
         given.check(envs, KINDS)
         self._check_rewards(given.rewards)
-        classes, chosen, terms = self.classes(variant), self._variant(variant), tuple(given.extra_terms)
-        spec = self.spec(variant, repeat=given.action_repeat, actions=given.actions, target=given.target, extra=terms)
+        own, terms = given.options, tuple(given.extra_terms)
+        classes, chosen = self.classes(variant, own), self._variant(variant, own)
+        spec = self.spec(
+            variant,
+            repeat=given.action_repeat,
+            actions=given.actions,
+            target=given.target,
+            extra=terms,
+            options=own,
+        )
         match_ticks = max(round(given.match_seconds * self.ticks_per_second), 1) if self.ticks_per_second else 0
         settings = self._settings(classes, given, chosen, match_ticks)
         values = [value for task in chosen.tasks.values() for value in task.values]
+        values = [*self._without_task(classes, spec), *values]
         limit = -(-match_ticks // given.action_repeat) if self.time_limit else self.max_decisions
         return NativeVector(
-            self.kernels(compiled, given.extra_terms, variant),
+            self.kernels(compiled, given.extra_terms, variant, own),
             spec,
             envs,
             classes,
@@ -432,9 +482,10 @@ class Game:
         """The numbers of the settings, with `env.options`."""
         columns = classes.settings
         own = [] if columns is None else [key for key in columns.fields if key not in columns_of(Settings).fields]
-        check_options(self.name, given.options, own)
-        for key, value in given.options.items():
-            if not isinstance(value, int | float):
+        check_options(self.name, given.options, [*own, *self._own.options])
+        options = {key: value for key, value in given.options.items() if key not in self._own.options}
+        for key, value in options.items():
+            if not isinstance(value, int | float) or (isinstance(value, bool) and columns.fields[key].number != "bool"):
                 raise ConfigError(f"`env.options.{key}` = {value!r} is not a number.", "give a number")
         if self._uses_random_starts is False and given.random_starts:
             raise ConfigError(
@@ -443,14 +494,28 @@ class Game:
             )
         if columns is None:
             return ()
-        kind = next(
-            hint.fields
-            for _, source in self._own.functions.all()
-            for hint in source.hints().values()
-            if hint is not None and hint.kind == "settings" and columns_of(hint.fields) == columns  # type: ignore[arg-type]
-        )
+        kind = self._class_of(columns)
         numbers = {"ticks": given.action_repeat, "match_ticks": match_ticks, "random_starts": given.random_starts}
-        made: Settings = kind(**{**numbers, **chosen.options, **given.options})  # type: ignore[assignment,misc]
+        made: Settings = kind(**{**numbers, **chosen.options, **options})  # type: ignore[assignment,misc]
+        made.check(options)
+        return made.values
+
+    def _class_of(self, columns: Columns) -> type[Any]:
+        """The user's class of settings or tasks."""
+        hints = (hint for _, source in self._own.functions.all() for hint in source.hints().values())
+        return next(
+            hint.fields
+            for hint in hints
+            if hint is not None and hint.kind == columns.role and columns_of(hint.fields) == columns  # type: ignore[arg-type]
+        )
+
+    def _without_task(self, classes: Classes, spec: EnvSpec) -> tuple[float, ...]:
+        """The numbers that functions read without a task, where there is no target."""
+        if classes.task is None:
+            return ()
+        if spec.target:
+            return (0.0,) * classes.task.size
+        made: Task = self._class_of(classes.task)()
         return made.values
 
     @property
@@ -474,7 +539,7 @@ class Game:
 
     def labels(self, spec: EnvSpec) -> Labels:
         """The names of actions and observations of the variant with this spec."""
-        classes = self.classes(self._variant_of(spec.obs))
+        classes = self._form_of(spec.obs.width)[0]
         if not controls_of(classes.action):
             return labels(classes)
         parts, options = control_labels(classes.action, self._combinations(classes), spec.action.kind)
@@ -486,12 +551,13 @@ class Game:
         found = columns.get(widths["state"])
         return {"state": found.names()} if found is not None else {}
 
-    def _variant_of(self, obs: ObsSpec) -> str:
-        """The first variant with these observations."""
-        for one in self.variants:
-            if obs_spec(self.classes(one).observation).width == obs.width:
-                return one
-        raise GameError(f"`{self.name}` has no variant with {obs.width} observations.", "")
+    def _form_of(self, width: int) -> tuple[Classes, str, dict[str, int]]:
+        """The classes, the variant and the options of the first form with observations of this width."""
+        for variant, options in self._forms():
+            classes = self.classes(variant, options)
+            if obs_spec(classes.observation).width == width:
+                return classes, variant, options
+        raise GameError(f"`{self.name}` has no variant with {width} observations.", "")
 
     def act(self, player: str, obs: Array, kind: str, actions: Array) -> None:
         """Write the actions [rows, parts] of a scripted player for observations [rows, obs] of any variant."""
@@ -499,18 +565,16 @@ class Game:
         if player not in players:
             near = did_you_mean(player, players)
             raise ConfigError(f"Unknown scripted player `{player}`.{near}", hint=f"one of {', '.join(players)}.")
-        for variant in self.variants:
-            classes = self.classes(variant)
-            spec = obs_spec(classes.observation)
-            if spec.width == obs.shape[1]:
-                break
-        else:
-            raise GameError(f"`{self.name}` has no variant with {obs.shape[1]} observations.", "")
+        classes, variant, options = self._form_of(obs.shape[1])
+        spec = obs_spec(classes.observation)
         chosen = actions
         if controls_of(classes.action):
             chosen = np.empty((len(obs), classes.action.size), self.floats)
         number = KINDS.index(kind) if kind in KINDS else 0
-        self.kernels(variant=variant).players[player](spec.vectors(obs), obs, chosen, number, actions)
+        self.kernels(variant=variant, options=options).players[player](spec.vectors(obs), obs, chosen, number, actions)
+
+    def _script(self, player: str, obs: Array, action: ActionSpec, actions: Array) -> None:
+        self.act(player, obs, action.kind, actions)
 
     def declare(self, **more: Any) -> Declaration:
         """The game as the registry lists it; `more` are fields of `slipstream.envs.game.Game` that it has besides."""
@@ -522,7 +586,7 @@ class Game:
             scene=self._scene if self._draw is not None else None,
             labels=self.labels,
             state_labels=self.state_labels,
-            scripted={key: partial(self.act, key) for key in players},
+            scripted={key: partial(self._script, key) for key in players},
             reference=f"scripted:{self.reference}" if self.reference else "",
             expert=f"scripted:{self.expert}" if self.expert else "",
             stages=tuple(self._variant("").tasks),

@@ -49,7 +49,7 @@ class Games(NamedTuple):
     targets: Array
     """The target task of each env."""
     table: Array
-    """The numbers of the settings, followed by those of each task."""
+    """The numbers of the settings, followed by those without a task and of each task."""
     acted: Array
     """[rows]: whether a row acts in this decision."""
     ticks: int
@@ -112,8 +112,8 @@ TURNS, ABSENCES, BEFORE, WHOLE_DECISIONS, PREPARES, WORLD, MASKED = False, False
 
 
 def task_place_template(numbers: Array, env: int) -> int:
-    """The first number of an env's task in the table."""
-    task: int = max(numbers[env, TASK], 0)
+    """The first number of an env's task in the table, where those of no task (-1) come first."""
+    task: int = numbers[env, TASK] + 1
     return SETTINGS_SIZE + task * TASK_SIZE
 
 

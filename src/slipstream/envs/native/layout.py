@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import add, floordiv, mul
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -53,12 +54,12 @@ class Size:
     """A number that each variant of a game has its own value for, such as the number of cars."""
 
     name: str
-    factor: int = 1
-    more: int = 0
+    steps: tuple[tuple[str, int], ...] = ()
+    """What is computed from it, such as `("*", 2)`."""
 
     def __add__(self, more: int) -> Size:
         """A number that follows from it."""
-        return Size(self.name, self.factor, self.more + more)
+        return Size(self.name, (*self.steps, ("+", more)))
 
     def __sub__(self, less: int) -> Size:
         """A number that follows from it."""
@@ -66,9 +67,13 @@ class Size:
 
     def __mul__(self, factor: int) -> Size:
         """A number that follows from it."""
-        return Size(self.name, factor * self.factor, factor * self.more)
+        return Size(self.name, (*self.steps, ("*", factor)))
 
     __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: int) -> Size:
+        """A number that follows from it."""
+        return Size(self.name, (*self.steps, ("//", divisor)))
 
     def __index__(self) -> int:
         """Only a game's functions and fields know the number."""
@@ -76,7 +81,10 @@ class Size:
 
     def number(self, sizes: Mapping[str, int]) -> int | None:
         """Its number with the sizes of a variant; None if they do not have it."""
-        return self.factor * sizes[self.name] + self.more if self.name in sizes else None
+        found = sizes.get(self.name)
+        for operation, other in self.steps if found is not None else ():
+            found = {"+": add, "*": mul, "//": floordiv}[operation](found, other)
+        return found
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,7 @@ class RecordsField:
     """What `records` declares."""
 
     count: int | Size
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +107,7 @@ class ImageField:
     """What `image` and `tokens` declare."""
 
     kind: str
-    shape: tuple[int, ...]
+    shape: tuple[int | Size, ...]
 
 
 @dataclass(frozen=True)
@@ -150,8 +159,8 @@ class Control:
 def size(name: str) -> Any:
     """A number that variants differ in: `SLOTS = native.size("slots")`, used in fields and in functions.
 
-    `game.variant("2v2", ..., slots=2)` gives the number; fields may use others that follow from it, such as
-    `2 * SLOTS` and `SLOTS - 1`.
+    `game.variant("2v2", ..., slots=2)` gives the number, or `game.option("slots", 1, 2)` lets `env.options.slots` choose
+    it. Fields may use others that follow from it, such as `2 * SLOTS` and `SLOTS - 1`.
     """
     return Size(name)
 
@@ -163,11 +172,16 @@ def array(*shape: int) -> Any:
     return ArrayField(shape)
 
 
-def records(count: int) -> Any:
-    """A field of records side by side: `cars: list[Car] = native.records(2)`, read as `s.cars[i].x`."""
+def records(count: int, names: Sequence[str] = ()) -> Any:
+    """A field of records side by side: `cars: list[Car] = native.records(2)`, read as `s.cars[i].x`.
+
+    Labels have the number of each record, or its name in `names`.
+    """
     if isinstance(count, int) and count < 1:
         raise ConfigError(f"native.records({count}) has no records.", "give a number of at least 1")
-    return RecordsField(count)
+    if names and len(names) != count:
+        raise ConfigError(f"native.records({count}) has {len(names)} names.", "give one for each record")
+    return RecordsField(count, tuple(names))
 
 
 def image(height: int, width: int, channels: int = 3) -> Any:
@@ -270,6 +284,8 @@ class Constants(Fields):
         if missing:
             raise ConfigError(f"{type(self).__name__} has no value for `{missing[0]}`.", f"add {missing[0]}=NUMBER")
         self.values = tuple(float((defaults | values)[name]) for name in columns.fields)
+        for name, value in zip(columns.fields, self.values, strict=True):
+            setattr(self, name, value)
 
 
 class Task(Constants):
@@ -289,6 +305,9 @@ class Settings(Constants):
     random_starts: float = 0.0
     """The share of games that begin in a random state, `env.random_starts`."""
 
+    def check(self, given: Mapping[str, float]) -> None:
+        """Raise a ConfigError for numbers that a game cannot have; `given` are those that `env.options` gave."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -306,6 +325,8 @@ class Field:
     """The part of an action."""
     image: str = ""
     """`image` or `tokens`, whose numbers are bytes."""
+    labels: tuple[str, ...] = ()
+    """The name of each record, if they have names instead of numbers."""
 
     @property
     def size(self) -> int:
@@ -349,8 +370,8 @@ class Columns:
             if field.record is not None and not field.shape:
                 found += field.record.names(f"{prefix}{field.name}.")
             elif field.record is not None:
-                for index in range(field.shape[0]):
-                    found += field.record.names(f"{prefix}{field.name}.{index}.")
+                for label in field.labels or range(field.shape[0]):
+                    found += field.record.names(f"{prefix}{field.name}.{label}.")
             elif field.shape:
                 found += [f"{prefix}{field.name}.{'.'.join(map(str, at))}" for at in _places(field.shape)]
             else:
@@ -440,7 +461,7 @@ def _field(kind: type[Fields], name: str, annotation: Any, given: Any, start: in
         if not (isinstance(record, type) and issubclass(record, Record)):
             raise ConfigError(f"{where} is not a list of records.", f"write {name}: list[Car] = native.records(2)")
         count = _resolved(kind, name, given.count, sizes)
-        return Field(name, start, shape=(count,), record=columns_of(record, sizes))
+        return Field(name, start, shape=(count,), record=columns_of(record, sizes), labels=given.names)
     if isinstance(given, ArrayField):
         number = NUMBERS.get((typing.get_args(annotation) or (None,))[0])
         if number is None:
@@ -449,7 +470,8 @@ def _field(kind: type[Fields], name: str, annotation: Any, given: Any, start: in
             )
         return Field(name, start, number, tuple(_resolved(kind, name, one, sizes) for one in given.shape))
     if isinstance(given, ImageField):
-        return Field(name, start, "int", given.shape, image=given.kind)
+        shape = tuple(_resolved(kind, name, one, sizes) for one in given.shape)
+        return Field(name, start, "int", shape, image=given.kind)
     if isinstance(annotation, type) and issubclass(annotation, Record) and RecordsField in kind.ALLOWED:
         return Field(name, start, record=columns_of(annotation, sizes))
     number = NUMBERS.get(annotation)

@@ -132,8 +132,8 @@ class Context:
     """float32 or float64."""
     checked: bool
     """Whether indices are checked and `print` is kept: for plain Python."""
-    wrap: Callable[[FunctionType], Any]
-    """Compiles a helper, or returns it as it is."""
+    wrap: Callable[..., Any]
+    """Compiles a helper, into its callers or once, or returns it as it is."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """The numbers of the variant."""
     helpers: dict[int, Rewritten | None] = field(default_factory=dict)
@@ -733,7 +733,7 @@ class _Rewriter:
             context.helpers[id(function)] = None
             made = rewrite(function.source, context, parameters, bindings, precision=function.precision)
             context.helpers[id(function)] = made
-            context.compiled[id(function)] = context.wrap(made.function)
+            context.compiled[id(function)] = context.wrap(made.function, function.inline)
         known = context.helpers[id(function)]
         if known is None:
             self.fail(node, f"`{function.name}` calls itself.", "use a loop")

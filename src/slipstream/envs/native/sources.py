@@ -137,10 +137,10 @@ def read_hint(annotation: Any) -> Hint | None:
 class Function:
     """A helper that a game's functions call; `native.function` makes it."""
 
-    def __init__(self, function: Callable[..., Any], precision: str = "") -> None:
+    def __init__(self, function: Callable[..., Any], precision: str = "", inline: bool = True) -> None:
         self.source = Source.of(function)
         self.name = self.source.function.__name__
-        self.precision = precision
+        self.precision, self.inline = precision, inline
 
     def __call__(self, *args: Any) -> NoReturn:
         """Only a game's functions call it, with the rows of an env."""
@@ -152,18 +152,19 @@ def function(given: F) -> F: ...
 
 
 @overload
-def function(*, precision: str) -> Callable[[F], F]: ...
+def function(*, precision: str = "", inline: bool = True) -> Callable[[F], F]: ...
 
 
-def function(given: F | None = None, *, precision: str = "") -> Any:
+def function(given: F | None = None, *, precision: str = "", inline: bool = True) -> Any:
     """Decorate a helper that a game's functions call; its parameters need types, its result none.
 
-    With `precision="double"` it computes in float64, whatever the precision of the game.
+    With `precision="double"` it computes in float64, whatever the precision of the game. With `inline=False` it is
+    compiled once instead of into each caller, which starts sooner where a long helper is called in several places.
     """
     if precision not in ("", "double"):
         raise GameError(f"precision={precision!r} of a helper is unknown.", 'write precision="double", or leave it out')
 
     def wrap(one: F) -> F:
-        return cast(F, Function(one, precision))
+        return cast(F, Function(one, precision, inline))
 
     return wrap if given is None else wrap(given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slipstream.contracts import Array
+from slipstream.contracts import ActionSpec, Array
 from slipstream.envs.rocket.actions import BOOST, HANDBRAKE, JUMP, PITCH, ROLL, SIZES, STEER, TABLE, THROTTLE, YAW
 from slipstream.envs.rocket.batch import PLACE, SPEED
 
@@ -23,14 +23,14 @@ def _open(place: Array) -> Array:
     return free
 
 
-def act(name: str, obs: Array, kind: str, out: Array) -> None:
+def act(name: str, obs: Array, action: ActionSpec, out: Array) -> None:
     """Write actions of a scripted player for observations."""
     controls = np.zeros((len(obs), 8), np.float32)
     if name == "driver":
         drive(obs, controls)
-    if kind == "continuous":
+    if action.kind == "continuous":
         out[:] = controls
-    elif kind == "multi_discrete":
+    elif action.kind == "multi_discrete":
         three = np.array(SIZES) == 3
         out[:] = np.where(three, np.round(controls) + 1, controls > 0)
     else:

@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from slipstream.contracts import Array, empty_rows
-from slipstream.envs.treechop.game import SCALARS, Treechop
-from slipstream.envs.treechop.layout import ENOUGH_TICKS, PIXELS, TICK_HZ
+from slipstream.envs.treechop.columns import ENOUGH_TICKS, SCALAR_NAMES, TICK_HZ
+from slipstream.envs.treechop.minerl_spaces import Treechop
 from slipstream.errors import EnvError
 from slipstream.minecraft.action_maps import BUTTONS
 from slipstream.system.rng import GAME_SEEDS
@@ -26,14 +26,21 @@ class MineRLTreechop:
     """
 
     def __init__(
-        self, task: str = "dense", *, seconds: float = ENOUGH_TICKS / TICK_HZ, scalars: bool = False, seed: int = 0
+        self,
+        task: str = "dense",
+        *,
+        seconds: float = ENOUGH_TICKS / TICK_HZ,
+        scalars: bool = False,
+        size: int = 64,
+        seed: int = 0,
     ) -> None:
-        self._vector = Treechop(1, variant=task, match_seconds=seconds, options={"scalars": scalars}, seed=seed)
+        options = {"scalars": scalars, "size": size}
+        self._vector = Treechop(1, variant=task, match_seconds=seconds, options=options, seed=seed)
         self._rows = empty_rows(self._vector.spec, 1)
         self._running, self._played, self._next_seed = False, False, -1
-        pov = spaces.Box(0, 255, (PIXELS, PIXELS, 3), np.uint8)
+        pov = spaces.Box(0, 255, (size, size, 3), np.uint8)
         fields: dict[str, spaces.Space[Any]] = {"pov": pov}
-        for name in SCALARS if scalars else ():
+        for name in SCALAR_NAMES if scalars else ():
             group, key = name.split("/")
             fields[group] = spaces.Dict({key: spaces.Box(-np.inf, np.inf, (), np.float32)})
         self.observation_space = spaces.Dict(fields)
@@ -73,7 +80,7 @@ class MineRLTreechop:
     def _observation(self, rows: Array) -> dict[str, Any]:
         fields = self._vector.spec.obs.split(rows)
         observation: dict[str, Any] = {"pov": fields["pov"][0].copy()}
-        for name in SCALARS:
+        for name in SCALAR_NAMES:
             if name in fields:
                 group, key = name.split("/")
                 observation[group] = {key: np.float32(fields[name][0, 0])}
