@@ -14,7 +14,6 @@ from slipstream.contracts import ActionSpec, EnvSpec, ObsField, ObsSpec, empty_r
 from slipstream.envs import registry
 from slipstream.envs.events import find_events
 from slipstream.envs.game import Game, Labels, LazyCall, lazy, lazy_value
-from slipstream.envs.kart import layout as kart
 from slipstream.envs.registry import EnvChoice, games, import_modules, labels_of, numbered_labels, parse, register
 from slipstream.envs.render.scenes import draw, measured_step_seconds, state_labels
 from slipstream.envs.soccer import layout as soccer
@@ -97,7 +96,9 @@ def test_labels_name_the_right_columns() -> None:
     }
     assert {name: seen.index(name) for name in columns} == columns
     seen = labels_of(spec_of("kart")).obs
-    assert seen.index("lap_left") == kart.O_LEFT and seen.index("ahead.4m.ahead") == kart.O_AHEAD
+    assert seen.index("lap_left") == 7 and seen.index("ahead.4m.ahead") == 11 and len(seen) == 11 + 12 * 4
+    (options,) = labels_of(spec_of("kart", "discrete")).options
+    assert [options.index(name) for name in ("right brake", "straight", "left accelerate")] == [0, 4, 8]
     assert labels_of(spec_of("treechop", "discrete", scalars=True)).obs
     from slipstream.envs.soccer.actions import TABLE
 

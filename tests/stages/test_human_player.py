@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,7 @@ from slipstream.cli import main
 from slipstream.contracts import ActionSpec
 from slipstream.demos.reader import Demos
 from slipstream.envs.controls import default_action
-from slipstream.envs.kart.actions import SPECS as KART
-from slipstream.envs.kart.actions import TABLE as KART_TABLE
+from slipstream.envs.kart.game import game as kart
 from slipstream.envs.registry import EnvChoice, games
 from slipstream.envs.soccer.actions import SPECS as SOCCER
 from slipstream.envs.soccer.actions import TABLE as SOCCER_TABLE
@@ -83,9 +83,14 @@ def test_driving_a_kart() -> None:
     """Keys set steer and throttle, in kart's order."""
     drive = games()["kart"].controls
     assert drive is not None
-    assert tuple(KART_TABLE[drive(["left", "up"], LAST, KART["discrete"])[0]]) == (1, 1)
-    assert drive(["right", "down"], LAST, KART["multi_discrete"]).tolist() == [0, 0]
-    assert drive(["right"], LAST, KART["continuous"]).tolist() == [-1, 0]
+    discrete, parts, continuous = (
+        kart.spec(actions=kind).action for kind in ("discrete", "multi_discrete", "continuous")
+    )
+    table = list(product((-1, 0, 1), repeat=2))
+    assert table[drive(["left", "up"], LAST, discrete)[0]] == (1, 1)
+    assert [drive(keys, LAST, discrete)[0] for keys in ([], ["right", "down"], ["up"])] == [4, 0, 5]
+    assert drive(["right", "down"], LAST, parts).tolist() == [0, 0]
+    assert drive(["right"], LAST, continuous).tolist() == [-1, 0]
 
 
 def test_other_games() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from slipstream.contracts import Array, Rows, empty_rows
-from slipstream.envs.kart.game import Kart
+from slipstream.envs.kart.game import game as kart
 from slipstream.envs.soccer.game import Soccer
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall
@@ -28,7 +28,7 @@ GAMES: dict[str, Any] = {
         ),
     ),
     "soccer:mixed": lambda envs: Soccer(envs, mixed=True, match_seconds=3.0, random_starts=0.5),
-    "kart": lambda envs: Kart(envs, match_seconds=0.5, random_starts=0.5),
+    "kart": lambda envs: kart.vector(envs, actions="continuous", match_seconds=0.5, random_starts=0.5),
 }
 
 

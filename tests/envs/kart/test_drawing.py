@@ -5,32 +5,30 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kart_laps import begun
 from slipstream.contracts import Array
-from slipstream.envs.kart import layout as at
-from slipstream.envs.kart.drawing import RAMP, LapScene, ramp
-from slipstream.envs.registry import EnvChoice
-from slipstream.vector.make import make_vector
+from slipstream.envs.kart.drawing import AT, RAMP, LapScene, ramp
 
 
 @pytest.fixture
 def arrays() -> dict[str, Array]:
     """Two steps of a lap."""
-    snapshot = make_vector(EnvChoice("kart"), 1).snapshot()
-    found = {name: np.repeat(array, 2, axis=0) for name, array in snapshot.items()}
-    found["state"][1, at.X] += 2.0
-    found["clock"][1, at.TICKS_LEFT] -= 4
-    found["state"][1, at.VX] = 30.0
+    game, _ = begun(1)
+    found = {name: np.repeat(array, 2, axis=0) for name, array in game.snapshot().items()}
+    found["state"][1, AT["x"]] += 2.0
+    found["state"][1, AT["ticks_left"]] -= 4
+    found["state"][1, AT["vx"]] = 30.0
     return found
 
 
 def test_between_and_beyond(arrays: dict[str, Array]) -> None:
     """Positions are interpolated; after the last step the kart is extrapolated for at most 0.6 s."""
     scene = LapScene((320, 180), arrays, 1 / 15)
-    start = float(arrays["state"][0, at.X])
-    assert scene.between(0.5)[at.X] == pytest.approx(start + 1)
-    assert scene.between(1.0)[at.X] == pytest.approx(start + 2)
-    assert scene.between(1.5)[at.X] == pytest.approx(start + 2 + 30 * 0.5 / 15)
-    assert scene.between(1.0, 99.0)[at.X] == pytest.approx(start + 2 + 30 * 0.6)
+    start = float(arrays["state"][0, AT["x"]])
+    assert scene.between(0.5)[AT["x"]] == pytest.approx(start + 1)
+    assert scene.between(1.0)[AT["x"]] == pytest.approx(start + 2)
+    assert scene.between(1.5)[AT["x"]] == pytest.approx(start + 2 + 30 * 0.5 / 15)
+    assert scene.between(1.0, 99.0)[AT["x"]] == pytest.approx(start + 2 + 30 * 0.6)
 
 
 def test_the_clock(arrays: dict[str, Array]) -> None:

@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 
 from env_checks import evaluate_on_plain_cpu
-from slipstream.contracts import Array, empty_rows
-from slipstream.envs.kart import layout as at
-from slipstream.envs.kart import scripted
-from slipstream.envs.kart.actions import SPECS, TABLE
-from slipstream.envs.kart.game import Kart
+from kart_laps import PLACE, act, begun, columns, looks
+from slipstream.contracts import Array
+from slipstream.envs.kart.columns import DISTANCES, TICK_HZ
+from slipstream.envs.kart.game import KART
+from slipstream.envs.kart.game import game as kart
+from slipstream.envs.kart.observation import INV_BEND, INV_WIDE
 from slipstream.envs.kart.speed_profile import fastest_lap_seconds
+from slipstream.envs.native.controls import KINDS
 from slipstream.errors import ConfigError
 
 FROZEN = {
-    "expert": "9a6fc421a5f89cff22f23dd565804bbbed0bc79e0332f2d6f4d73d04f1610dac",
-    "cruiser": "7f524526822578782afcfabe2286b0097aefbf191c8dca3baf8afb326aa5bb9e",
+    "expert": "1cf192e4b9aad0657c76042107e5536774bcd2f57e2463995b2029c0c061fb35",
+    "cruiser": "594929ee76cfddc620255683aa50c9a57b6e5479537ece096de2f8c35ccfdf58",
 }
 
 
@@ -28,28 +30,25 @@ def drive(player: str, envs: int, kind: str = "continuous", inside: float = 0.0)
     With `inside` the points to steer for are moved so far (in widths) to the inside of their bends, which are taken for
     wider by a fifth of that.
     """
-    game = Kart(envs, seed=21, actions=kind, action_repeat=4)
-    out, action = empty_rows(game.spec, envs), np.zeros((envs, game.spec.action.parts), game.spec.action.dtype)
-    game.reset(out)
-    seconds, grass, paths = np.full(envs, np.nan), np.zeros(envs), [[row[:2].copy()] for row in game.state]
+    game, out = begun(envs, seed=21, actions=kind, action_repeat=4)
+    seconds, grass, paths = np.full(envs, np.nan), np.zeros(envs), [[row] for row in columns(game, *PLACE)]
     driving = np.ones(envs, bool)
     while driving.any():
-        obs = out.obs.copy()
         if inside:
-            ahead = obs[:, at.O_AHEAD :].reshape(envs, at.LOOKS, at.AHEAD_SIZE)
-            share = np.clip(ahead[:, :, 2] * 20 / float(at.INV_BEND), -1, 1) * inside
-            ahead[:, :, 1] += share * ahead[:, :, 3] / float(at.INV_WIDE) / (np.array(at.DISTANCES) + 6.0)
+            ahead = looks(out.obs)
+            share = np.clip(ahead[:, :, 2] * 20 / INV_BEND, -1, 1) * inside
+            ahead[:, :, 1] += share * ahead[:, :, 3] / INV_WIDE / (np.array(DISTANCES) + 6.0)
             ahead[:, :, 2] *= 1 - inside / 5
-        scripted.act(player, obs, kind, action)
-        game.step(action, out)
+        game.step(act(player, game, out, kind), out)
+        places = columns(game, *PLACE)
         for env in np.flatnonzero(driving):
             if out.terminated[env] or out.truncated[env]:
                 driving[env] = False
                 if out.terminated[env]:
                     seconds[env] = len(paths[env]) * game.spec.step_seconds
             else:
-                paths[env].append(game.state[env, :2].copy())
-                grass[env] += game.state[env, at.GRASS] / at.TICK_HZ
+                paths[env].append(places[env])
+                grass[env] += game.column("grass")[env] / TICK_HZ
     return seconds, [np.array(path) for path in paths], grass
 
 
@@ -81,38 +80,43 @@ def test_the_expert_drives_with_choices_too(kind: str) -> None:
     assert np.isfinite(seconds).all() and grass.mean() < 1
 
 
-@pytest.mark.parametrize("name", scripted.SCRIPTED)
+@pytest.mark.parametrize("name", list(KART.scripted))
 def test_every_action_mode_gets_the_nearest_controls(name: str) -> None:
     """Discrete and multi-discrete actions mean the same, and are the nearest to the continuous ones."""
-    game = Kart(500, random_starts=1.0)
-    out = empty_rows(game.spec, 500)
-    game.reset(out)
-    table, parts, free = (np.zeros((500, spec.parts), spec.dtype) for spec in SPECS.values())
-    for kind, action in zip(SPECS, (table, parts, free), strict=True):
-        scripted.act(name, out.obs, kind, action)
-    assert np.array_equal(TABLE[table[:, 0]], parts - 1)
+    _, out = begun(500, random_starts=1.0)
+    actions = []
+    for kind in KINDS:
+        spec = kart.spec(actions=kind).action
+        action = np.zeros((500, spec.parts), spec.dtype)
+        kart.act(name, out.obs, kind, action)
+        actions.append(action)
+    table, parts, free = actions
+    assert np.array_equal(np.stack(np.divmod(table[:, 0], 3), axis=1), parts)
     assert np.abs(free - (parts - 1)).max() <= 0.5 and (np.abs(free) <= 1).all()
+
+
+def test_all_players_are_known() -> None:
+    """The players are those whose behaviour is frozen, and the expert is the one that training clones."""
+    assert set(KART.scripted) == set(FROZEN) and KART.expert == "scripted:expert"
 
 
 def test_unknown_player() -> None:
     """A misspelt player is a ConfigError with the nearest name."""
     with pytest.raises(ConfigError, match=r"Unknown scripted player `expret`\. Did you mean `expert`\?"):
-        scripted.act("expret", np.zeros((1, at.OBS_SIZE), np.float32), "continuous", np.zeros((1, 2), np.float32))
+        kart.act("expret", np.zeros((1, kart.spec().obs.width), np.float32), "continuous", np.zeros((1, 2), np.float32))
 
 
 def digest(player: str) -> str:
     """Hash 40 s of 100 envs, random starts among them, every tenth decision."""
-    game = Kart(100, seed=2024, random_starts=0.5)
-    out, action = empty_rows(game.spec, 100), np.zeros((100, 2), np.float32)
-    game.reset(out)
-    sha = hashlib.sha256(game.tracks.tobytes())
+    game, out = begun(100, seed=2024, random_starts=0.5)
+    assert game.world is not None
+    sha = hashlib.sha256(game.world.tobytes())
     for step in range(600):
-        scripted.act(player, out.obs, "continuous", action)
-        game.step(action, out)
+        game.step(act(player, game, out), out)
         if step % 10 == 0:
             sha.update((game.state + np.float32(0.0)).tobytes())  # + 0: one kind of zero
-            sha.update(game.clock.tobytes())
-    sha.update(game.tracks.tobytes())
+            sha.update(game.numbers.tobytes())
+    sha.update(game.world.tobytes())
     return sha.hexdigest()
 
 

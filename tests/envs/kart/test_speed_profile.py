@@ -8,12 +8,12 @@ import pytest
 from slipstream.envs.kart.physics import BRAKE, GRIP, PUSH, ROLL
 from slipstream.envs.kart.speed_profile import fastest_lap_seconds
 
-TOP = float(PUSH) / float(ROLL)
+TOP = PUSH / ROLL
 
 
 def test_a_straight_takes_what_the_engine_takes() -> None:
     """With linear drag x(t) = TOP (t - (1 - exp(-ROLL t)) / ROLL): the distance after 12 s takes 12 s."""
-    rate, seconds = float(ROLL), 12.0
+    rate, seconds = ROLL, 12.0
     way = TOP * (seconds - (1 - np.exp(-rate * seconds)) / rate)
     line = np.stack([np.linspace(0, way, 700), np.zeros(700)], axis=1)
     assert fastest_lap_seconds(line) == pytest.approx(seconds, rel=0.005)
@@ -27,10 +27,10 @@ def test_a_circle_is_driven_at_the_limit_of_grip(radius: float) -> None:
         angle = np.linspace(0, 2 * np.pi * turns, 1200 * turns)
         rounds.append(fastest_lap_seconds(radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)))
     # (v**2 / r)**2 + (ROLL v)**2 = GRIP**2, solved for v**2
-    half = (float(ROLL) * radius) ** 2 / 2
-    speed = np.sqrt(np.sqrt(half**2 + (float(GRIP) * radius) ** 2) - half)
+    half = (ROLL * radius) ** 2 / 2
+    speed = np.sqrt(np.sqrt(half**2 + (GRIP * radius) ** 2) - half)
     assert rounds[1] - rounds[0] == pytest.approx(2 * np.pi * radius / speed, rel=0.015)
-    assert speed == pytest.approx(np.sqrt(float(GRIP) * radius), rel=0.05)
+    assert speed == pytest.approx(np.sqrt(GRIP * radius), rel=0.05)
 
 
 def test_a_hairpin_is_braked_for() -> None:
@@ -41,14 +41,14 @@ def test_a_hairpin_is_braked_for() -> None:
     into = np.stack([np.linspace(0, way, 600), np.zeros(600)], axis=1)
     seconds = fastest_lap_seconds(np.concatenate([into, turn[1:]]))
     # by hand, with v dv = a dx in small steps: up from 0, down to the corner's speed, the lesser of both, the corner
-    corner = np.sqrt(float(GRIP) * radius)
+    corner = np.sqrt(GRIP * radius)
     x = np.linspace(0, way, 20_001)
     up, down = np.zeros_like(x), np.full_like(x, corner)
     for k in range(len(x) - 1):
         dx = x[1] - x[0]
-        up[k + 1] = np.sqrt(up[k] ** 2 + 2 * dx * (float(PUSH) - float(ROLL) * up[k]))
+        up[k + 1] = np.sqrt(up[k] ** 2 + 2 * dx * (PUSH - ROLL * up[k]))
         back = len(x) - 1 - k
-        down[back - 1] = np.sqrt(down[back] ** 2 + 2 * dx * (float(BRAKE) + float(ROLL) * down[back]))
+        down[back - 1] = np.sqrt(down[back] ** 2 + 2 * dx * (BRAKE + ROLL * down[back]))
     speed = np.minimum(up, down)
     straight = (2 * (x[1] - x[0]) / (speed[1:] + speed[:-1])).sum()
     assert seconds == pytest.approx(straight + np.pi * radius / corner, rel=0.03)
