@@ -382,7 +382,7 @@ class DeviceCollector:
         """Act for the active rows; with memory for all, as in the other collectors."""
         net, stack = self.net, self.net.design.stack
         net.read(obs, inputs)
-        outputs, _, left = net.forward(inputs, self._memory)
+        outputs, _, left = net.forward(inputs, self._memory, heads_only=True)
         if self._memory.numel():
             self._memory.copy_(left)
         heads = DeviceOutputs(
@@ -400,7 +400,7 @@ class DeviceCollector:
         net, stack = self.net, self.net.design.stack
         inputs = torch.zeros(len(obs), net.width, dtype=net.dtype, device=net.device)
         net.read(obs, inputs)
-        outputs, _, _ = net.forward(inputs, memory)
+        outputs, _, _ = net.forward(inputs, memory, heads_only=True)
         value.copy_(outputs[stack.value_layer][:, int(stack.head[HEAD_VALUE])])
 
     def _summarise(self) -> None:

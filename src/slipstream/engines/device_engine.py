@@ -42,7 +42,7 @@ from slipstream.algorithms.running_stats import sum_row
 from slipstream.collect.device import DeviceRollout
 from slipstream.contracts import Array
 from slipstream.engines.tensor_batch import standardise
-from slipstream.policies.device_net import DeviceNet
+from slipstream.policies.device_net import DeviceNet, gather
 from slipstream.policies.parameter_layout import DENSE, HEAD_LOG_STD, HEAD_VALUE, arrays_by_name, read_arrays
 from slipstream.settings import PPOSettings
 from slipstream.system.gpu_kernels import capture, launch
@@ -286,7 +286,7 @@ class DeviceEngine:
         if place >= 0:
             inputs = inputs[place * len(index) : (place + 1) * len(index)]
             return Minibatch(inputs, inputs.new_zeros(0, 0), None, index)
-        inputs = inputs.index_select(0, index)
+        inputs = gather(inputs, index)
         if not size:
             return Minibatch(inputs, inputs.new_zeros(0, 0), None, index)
         state = rollout.state.view(-1, size).index_select(0, lanes)

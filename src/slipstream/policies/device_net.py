@@ -8,6 +8,7 @@ them. With bf16 only the products of dense layers are bf16; recurrent layers, he
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,13 @@ def normalise_half_at(i: int, obs: Array, mean: Array, scale: Array, into: Array
     row, k = i // mean.size, i % mean.size
     bits = np.int64(np.float32(normalise(obs[row, k], mean[k], scale[k])).view(np.int32))
     into[row, k] = np.int16((bits + 32767 + ((bits >> 16) & 1)) >> 16)
+
+
+@compiled_fused
+def gather_at(i: int, source: Array, index: Array, into: Array) -> None:
+    """Copy one number of the rows that `index` chooses."""
+    row, k = i // into.shape[1], i % into.shape[1]
+    into[row, k] = source[index[row], k]
 
 
 @compiled_fused
@@ -117,7 +125,7 @@ class DeviceNet:
 
     def __init__(self, design: Design, device: str, precision: str = "fp32") -> None:
         stack = design.stack
-        self.design, self.device = design, device
+        self.design, self.device, self.precision = design, device, precision
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.flat = torch.zeros(stack.size, device=device)
         self.gradient = torch.zeros_like(self.flat)
@@ -129,6 +137,8 @@ class DeviceNet:
         self.width = int(stack.table[0, IN_COLUMNS])
         """Columns of an input: the observation's, padded."""
         self._ones_by_size: dict[int, Tensor] = {}
+        self._chains = _find_chains(design, device, precision)
+        """The networks, if `triton_mlp` can run them."""
         self.mean, self.scale = torch.zeros(design.numbers, device=device), torch.ones(design.numbers, device=device)
 
     def load(self, params_and_stats: Array) -> None:
@@ -158,12 +168,15 @@ class DeviceNet:
             launch(normalise_half_at, count, (obs, self.mean, self.scale, bits))
 
     def forward(
-        self, x: Tensor, state: Tensor, episode_start: Tensor | None = None
+        self, x: Tensor, state: Tensor, episode_start: Tensor | None = None, *, heads_only: bool = False
     ) -> tuple[list[Any], list[Any], Tensor]:
         """Run all layers on inputs [steps * lanes, width]; return their outputs, the LSTM traces, and the new state.
 
-        `state` [lanes, size] is the recurrent state; `episode_start` [steps, lanes] is 1 where an episode begins.
+        `state` [lanes, size] is the recurrent state; `episode_start` [steps, lanes] is 1 where an episode begins. With
+        `heads_only` the outputs of hidden layers may be missing.
         """
+        if self._chains is not None:
+            return *self._forward_chains(x, not heads_only), state
         stack, lanes = self.design.stack, len(state) if state.shape[1] else len(x)
         outputs: list[Any] = []
         memories: list[Any] = []
@@ -185,8 +198,47 @@ class DeviceNet:
             memories.append(memory)
         return outputs, memories, left
 
+    def _forward_chains(self, x: Tensor, keep: bool) -> tuple[list[Any], list[Any]]:
+        """The outputs of all layers, and of the hidden ones as `triton_mlp` keeps them for the backward pass."""
+        from slipstream.policies.triton_mlp import run_forward
+
+        outputs: list[Any] = [None] * len(self.design.stack.layers)
+        kept = []
+        for chain in self._chains or ():
+            hidden, heads = run_forward(chain, x, self.flat, self.precision, keep=keep)
+            for net, numbers in enumerate(chain.layers):
+                outputs[numbers[-1]] = heads[net].T
+                if hidden is not None:
+                    outputs[numbers[0]], outputs[numbers[1]] = chain.split(hidden[net], len(x))
+            kept.append(hidden)
+        return outputs, kept
+
+    def _backward_chains(self, x: Tensor, outputs: list[Any], kept: list[Any], by_heads: dict[int, Tensor]) -> None:
+        """The backward pass after `_forward_chains`."""
+        from slipstream.policies.triton_mlp import run_backward
+
+        for chain, hidden in zip(self._chains or (), kept, strict=True):
+            grads = [by_heads[numbers[-1]] for numbers in chain.layers]
+            by_head = torch.stack([grad.T for grad in grads]) if len(grads) > 1 else grads[0].T[None]
+            by_hidden, sums = run_backward(chain, self.flat, hidden, by_head, self.precision)
+            for net, (first, second, head) in enumerate(chain.layers):
+                by_first, by_second = chain.split(by_hidden[net], len(x))
+                inputs = (
+                    (first, x, by_first),
+                    (second, outputs[first], by_second),
+                    (head, outputs[second], grads[net]),
+                )
+                for number, before, grad in inputs:
+                    torch.mm(self._narrow(number, before).T, grad, out=self._grads[number].weight)
+                torch.mm(self._ones(len(x)), grads[net], out=self._grads[head].bias[None])
+                for number, part in zip((first, second), chain.split_sums(sums[net]), strict=True):
+                    self._grads[number].bias.copy_(part)
+
     def backward(self, x: Tensor, outputs: list[Any], memories: list[Any], by_heads: dict[int, Tensor]) -> None:
         """Write the gradient of all weights, given the gradients [samples, columns] of the heads' outputs."""
+        if self._chains is not None:
+            self._backward_chains(x, outputs, memories, by_heads)
+            return
         layers = self.design.stack.layers
         grads: dict[int, Tensor] = {number: grad.to(self.dtype) for number, grad in by_heads.items()}
         for number in reversed(range(len(layers))):
@@ -278,6 +330,15 @@ class DeviceNet:
         return flat
 
 
+def _find_chains(design: Design, device: str, precision: str) -> Any:
+    """The networks of a design as `triton_mlp` runs them; None if it cannot, or is not installed."""
+    if device == "cpu" or precision not in ("fp32", "tf32") or find_spec("triton") is None:
+        return None
+    from slipstream.policies.triton_mlp import find_chains
+
+    return find_chains(design.stack)
+
+
 def _offsets(layers: tuple[LayerSpec, ...]) -> list[tuple[LayerSpec, int]]:
     """Each layer with the offset of its weights."""
     at, found = 0, []
@@ -294,6 +355,15 @@ def _split(flat: Tensor, layer: LayerSpec, at: int) -> LayerWeights:
     if layer.kind == DENSE:
         return LayerWeights(views[0], views[1][0])
     return LayerWeights(views[0], views[1][0], views[2], views[3][0])
+
+
+def gather(source: Tensor, index: Tensor) -> Tensor:
+    """The rows that `index` chooses; `index_select` takes four times as long for rows of few numbers."""
+    found = source.new_empty(len(index), source.shape[1])
+    halves = source.dtype is torch.bfloat16
+    parts = (source.view(torch.int16), index, found.view(torch.int16)) if halves else (source, index, found)
+    launch(gather_at, found.numel(), parts)
+    return found
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
