@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from harness import ROOT, Result, make_parser, spread, table
-from slices import Trainer
+from slices import Trainer, take_turns
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cartpole-1": ("gymnasium:CartPole-v1", {"ppo__epochs": 1}),
@@ -59,13 +59,7 @@ def measure(case: str, old: Path, place: Path, slices: int, seconds: float) -> d
     sources = {"before": old, "before again": old, "after": ROOT / "src"}
     env, settings = (CASES | GPU_CASES)[case]
     trainers = {name: Trainer.of(env, settings, place / case / name, path) for name, path in sources.items()}
-    rates: dict[str, list[float]] = {name: [] for name in sources}
-    for turn in range(slices):
-        for name in sources if turn % 2 == 0 else reversed(sources):
-            rates[name].append(round(trainers[name].rate(seconds)))
-    for trainer in trainers.values():
-        trainer.close()
-    return rates
+    return take_turns(trainers, slices, seconds)
 
 
 def main() -> None:

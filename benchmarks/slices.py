@@ -51,7 +51,7 @@ class Trainer:
     """A training that runs for a slice of time when it is asked to."""
 
     def __init__(self, command: Sequence[str | Path], folder: Path, paths: Sequence[Path] = ()) -> None:
-        """Start the command in a new folder, with `paths` on its PYTHONPATH, and wait until it is ready."""
+        """Start the command in a new folder, with `paths` on its PYTHONPATH; `wait` until it is ready."""
         folder.mkdir(parents=True)
         self._log = folder / "log"
         found = [*map(str, paths), *filter(None, [os.environ.get("PYTHONPATH", "")])]
@@ -64,7 +64,6 @@ class Trainer:
             cwd=folder,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(found)},
         )
-        self._receive()
 
     @classmethod
     def of(cls, env: str, settings: Mapping[str, Any], folder: Path, sources: Path = ROOT / "src") -> Trainer:
@@ -79,6 +78,10 @@ class Trainer:
         steps, seconds = json.loads(line)
         return steps, seconds
 
+    def wait(self) -> None:
+        """Wait until the training is ready; several may start at the same time."""
+        self._receive()
+
     def rate(self, seconds: float) -> float:
         """Steps per second of a slice of at least so many seconds."""
         assert self._process.stdin is not None
@@ -91,3 +94,16 @@ class Trainer:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+
+def take_turns(trainers: Mapping[str, Trainer], slices: int, seconds: float) -> dict[str, list[float]]:
+    """The rates of trainings that take turns, every second round in reverse order; it ends them."""
+    for trainer in trainers.values():
+        trainer.wait()
+    rates: dict[str, list[float]] = {name: [] for name in trainers}
+    for turn in range(slices):
+        for name in trainers if turn % 2 == 0 else reversed(list(trainers)):
+            rates[name].append(round(trainers[name].rate(seconds)))
+    for trainer in trainers.values():
+        trainer.close()
+    return rates

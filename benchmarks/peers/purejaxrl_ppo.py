@@ -11,6 +11,7 @@ distrax by its categorical distribution, so that JAX, flax, optax, chex and gymn
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import MagicMock
 
+MEMORY = "0.2"
+"""The share of the GPU's memory that JAX takes at its start, so that all contestants fit beside each other."""
 UPDATES = 32
 """Updates of one call, which begins with new weights and games."""
 UNUSED = (
@@ -85,6 +88,7 @@ def main() -> None:
     """Compile, and train on request."""
     folder, work = Path(sys.argv[1]), json.loads(sys.argv[2])
     answer, sys.stdout = sys.stdout, sys.stderr
+    os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = MEMORY
     import jax
 
     jax.config.update("jax_default_matmul_precision", work["precision"])
