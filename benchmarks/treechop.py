@@ -23,8 +23,8 @@ import numpy as np
 
 from harness import Result, call, interleave, make_parser, set_flags, verdict
 from slipstream.contracts import empty_rows
-from slipstream.envs.treechop import scripted
-from slipstream.envs.treechop.game import Treechop
+from slipstream.envs.treechop.columns import TASKS
+from slipstream.envs.treechop.minerl_spaces import Treechop, act
 
 HELD_OUT_SEED = 909_090
 LIMIT_S = 1800.0
@@ -129,14 +129,14 @@ def _summary(seconds: dict[str, float], played: dict[str, Any], games: int) -> t
 def frames(result: Result) -> tuple[dict[str, Any], str]:
     """Frames per CPU second of each task, in interleaved rounds."""
     found: dict[str, list[float]] = {}
-    for turn, task in interleave(ROUNDS, ("dense", "medium", "sparse")):
+    for turn, task in interleave(ROUNDS, tuple(TASKS)):
         result.gate()
         game = Treechop(ENVS, variant=task, match_seconds=600.0)
         out, action = empty_rows(game.spec, ENVS), np.zeros((ENVS, 1), np.int32)
         game.reset(out)
         spent = 0.0
         for _ in range(STEPS):
-            scripted.act("lumberjack", out.obs, "discrete", action)
+            act("lumberjack", out.obs, game.spec.action, action)
             began = time.process_time()
             game.step(action, out)
             spent += time.process_time() - began

@@ -33,7 +33,7 @@ class EnvSettings(Section):
     env."""
     options: dict[str, Scalar] = {}
     """Keyword arguments of `gymnasium.make`. For kart: `difficulty`, or `difficulty_low` and `difficulty_high`. For
-    treechop: `scalars` and `look`."""
+    treechop: `actions` (8, 14 or full), `look`, `size` (64 or 128) and `scalars`."""
     wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
     """Gymnasium wrappers by name, innermost first: `FlattenObservation`, or `{ClipReward: {min_reward: -1}}`."""
 

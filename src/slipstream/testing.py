@@ -10,7 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from slipstream.envs import native
 from slipstream.envs.adapters.env_checker import inspect_env
+from slipstream.stages.check_game import check_game
 
 Fault = Literal["none", "raise", "nan_reward", "nan_obs", "hang", "die", "raise_reset"]
 
@@ -162,6 +164,14 @@ class SlowEnv(ToyEnv):
         return super().step(action)
 
 
-def check_env(env: gymnasium.Env[Any, Any], steps: int = 200, seed: int = 0) -> list[str]:
-    """Take random steps and list all problems that would affect training, with hints; empty if there are none."""
-    return [str(problem) for problem in inspect_env(env, steps, seed).problems]
+def check_env(env: gymnasium.Env[Any, Any] | native.Game, steps: int | None = None, seed: int = 0) -> list[str]:
+    """Take random steps and list all problems that would affect training, with hints; empty if there are none.
+
+    A native game is played as plain Python, compiled, and on a GPU if there is one, which must be equal. `steps` is
+    200 by default, 10,000 for native games.
+    """
+    if isinstance(env, native.Game):
+        report = check_game(env, steps, seed)
+    else:
+        report = inspect_env(env, steps or 200, seed)
+    return [str(problem) for problem in report.problems]

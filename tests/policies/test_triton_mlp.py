@@ -39,9 +39,9 @@ def results(net: DeviceNet, x: torch.Tensor, grads: list[torch.Tensor]) -> tuple
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 @pytest.mark.parametrize("name", list(DESIGNS))
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 5e-6), ("tf32", 5e-3)])
-def test_one_kernel_equals_separate_products(name: str, precision: str, tolerance: float) -> None:
-    """Heads and gradients are those of separate products in fp32, to the precision that is asked for."""
+@pytest.mark.parametrize(("precision", "tolerance", "relative"), [("fp32", 5e-6, 1e-5), ("tf32", 5e-3, 5e-2)])
+def test_one_kernel_equals_separate_products(name: str, precision: str, tolerance: float, relative: float) -> None:
+    """Heads and gradients are those of separate products in fp32; with tf32 some units of a ReLU change sides."""
     made = design(*DESIGNS[name])
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("highest")
@@ -57,7 +57,7 @@ def test_one_kernel_equals_separate_products(name: str, precision: str, toleranc
     (heads, gradient), (expected, expected_gradient) = results(fused, x, grads), results(plain, x, grads)
     for mine, theirs in zip(heads, expected, strict=True):
         assert torch.allclose(mine, theirs, atol=tolerance)
-    assert (gradient - expected_gradient).norm() <= tolerance * expected_gradient.norm()
+    assert (gradient - expected_gradient).norm() <= relative * expected_gradient.norm()
 
 
 def test_other_networks_are_left_to_separate_products() -> None:

@@ -67,19 +67,21 @@ def agents(env: str, as_json: bool, modules: tuple[str, ...]) -> None:
 def check_env(env: str, steps: int | None, as_json: bool, **flags: Any) -> None:
     """Take random steps in a Gymnasium ENV and list all problems that would affect training, with hints.
 
-    A native game is played compiled and as plain Python, which must be equal. The exit code is 3 if there is a problem.
+    A native game is played as plain Python, compiled, and on a GPU if there is one, which must be equal. The exit code
+    is 3 if there is a problem.
     """
     from slipstream.envs.adapters.env_checker import inspect_env
     from slipstream.envs.registry import parse
+    from slipstream.stages.check_game import check_game
     from slipstream.stages.prepare import prepare
     from slipstream.vector.make import make_one, make_vector
 
     choice, resolved, _ = prepare(env, given(flags))
-    game = parse(env)[0]
-    if game is not None and game.check is None:
+    game, variant = parse(env)
+    if game is not None and game.definition is None:
         raise EnvError(f"`{env}` is a built-in game, which has its own tests.", "name one as gymnasium:ID")
-    if game is not None and game.check is not None:
-        report = game.check(steps or 10_000, resolved.settings.seed)
+    if game is not None:
+        report = check_game(game.definition, steps, resolved.settings.seed, variant)
     else:
         checked_here = env.startswith("gymnasium:") and not choice.python
         options = ({"disable_env_checker": True} if checked_here else {}) | choice.env.options

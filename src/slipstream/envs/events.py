@@ -31,8 +31,7 @@ def counted_events(
 ) -> list[StepEvent]:
     """An event for each behaviour statistic that counts events and has grown, agent by agent.
 
-    `agents` are the agents that play, in the order in which the state array `behaviour` [1, agents, statistics] holds
-    them.
+    `agents` are those that play, and the state array `behaviour` has the statistics of all [1, agents, statistics].
     """
     events: list[StepEvent] = []
     if "behaviour" not in before:
@@ -40,12 +39,12 @@ def counted_events(
     over = episode_over(rows)
     game = find_game(spec.name)
     counted = COUNTED if game is None else game.counted
-    for place, agent in enumerate(agents):
+    for agent in agents:
         for name, kind in counted.items():
             if name in spec.behaviours:
                 column = spec.behaviours.index(name)
-                count = rows.behaviour[agent, column] if over else after["behaviour"][0, place, column]
-                if count > before["behaviour"][0, place, column]:
+                count = rows.behaviour[agent, column] if over else after["behaviour"][0, agent, column]
+                if count > before["behaviour"][0, agent, column]:
                     events.append(StepEvent(kind, agent))
     return events
 

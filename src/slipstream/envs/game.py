@@ -197,8 +197,8 @@ class Game:
     """Returns the reward terms with their weights and groups."""
     counted: Mapping[str, str] = field(default_factory=lambda: dict(COUNTED))
     """Behaviour statistics that count events, and the kind of event that each counts."""
-    check: Callable[[int, int], Any] | None = None
-    """(decisions, seed) -> the report of `check-env`; None for games that have their own tests."""
+    definition: Any = None
+    """The `native.Game` that declares it, which `check-env` plays in every way; None for other games."""
     variant_fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Fields that differ for a variant, by variant and field name; `OWN` is for files and Python functions."""
 

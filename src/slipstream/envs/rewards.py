@@ -26,7 +26,7 @@ import numpy as np
 from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import ConfigError, did_you_mean
 from slipstream.settings import RewardSettings
-from slipstream.system.numba_compile import OPTIONS, Number, compiled, compiled_here, inlined
+from slipstream.system.numba_compile import OPTIONS, Number, compiled, inlined
 
 OWN = "own"
 """The group of the user's own terms."""
@@ -38,9 +38,7 @@ ACTED, EARLIER = 1, 2
 COMPILE_ERRORS = (numba.core.errors.NumbaError, numba.core.errors.UnsupportedBytecodeError, AttributeError)
 """What numba raises for a function that it cannot compile: AttributeError for `+=` on a read-only array."""
 LARGEST = float(np.finfo(np.float32).max)
-GAME_FORM = ("before", "after", "clock")
-"""The first parameters of a compiled term."""
-FORM_NAMES = ("before", "action", "after", "info", "clock", "car", "team_size")
+FORM_NAMES = ("before", "action", "after", "info", "car", "team_size")
 """The names of parameters in the forms of all environments."""
 
 
@@ -298,34 +296,20 @@ def _positional(signature: inspect.Signature) -> list[str]:
     return [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
 
 
-def compile_term(
-    name: str, function: Callable[..., Any], more: tuple[str, ...] = (), calls: Iterable[Sequence[Any]] = ()
-) -> Any:
-    """Compile a term for its argument types: the state before and after, the clock, and the integers named `more`.
-
-    The term is first tried with the arguments of each of `calls`. Without such integers it raises IndexError out of
-    bounds. That costs nothing there, but as much as a tenth of a step where the term is called for every car.
-    """
-    row, clock = numba.types.Array(numba.float32, 1, "C"), numba.types.Array(numba.int64, 1, "C")
-    types = (row, row, clock, *([numba.int64] * len(more)))
-    return compile_for(name, function, (*GAME_FORM, *more), types, calls, checked=not more)
-
-
 def compile_for(
     name: str,
     function: Callable[..., Any],
     form: Sequence[str],
     types: tuple[Any, ...],
     calls: Iterable[Sequence[Any]] = (),
-    checked: bool = False,
 ) -> Any:
     """Compile a term with the parameters `form` for argument types, or raise a ConfigError that says why not.
 
-    The term is first tried with the arguments of each of `calls`. A `checked` one raises IndexError out of bounds.
+    The term is first tried with the arguments of each of `calls`.
     """
     check_signature(name, function, form)
     try_calls(name, function, form, calls)
-    term: Any = function if hasattr(function, "py_func") else _compile(name, function, checked)
+    term: Any = function if hasattr(function, "py_func") else _compile(name, function)
     if not hasattr(term, "compile"):  # numba is disabled
         return term
     hint = f"use arithmetic, `math` and indexing only, and return a number: term({', '.join(form)}) -> float"
@@ -342,9 +326,9 @@ def compile_for(
     return term
 
 
-def _compile(name: str, function: Callable[..., Any], checked: bool) -> Any:
-    """Like `compiled_here`, under another name, and with a check of every index if `checked`."""
-    term: Any = numba.njit(**OPTIONS | {"cache": False, "boundscheck": checked})(function)
+def _compile(name: str, function: Callable[..., Any]) -> Any:
+    """Like `compiled_here`, under another name."""
+    term: Any = numba.njit(**OPTIONS | {"cache": False})(function)
     if term is not function:
         term.__name__ = name
     return term
@@ -427,18 +411,3 @@ def describe_compile_error(error: Exception, function: Any) -> str:
     if not places:
         return reason
     return f"{reason}, in line {places[0]} of {os.path.basename(file)}: {linecache.getline(file, places[0]).strip()}"
-
-
-def value_user_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
-    """Write a term of a single-agent game into its column; the collector masks and reports non-finite values."""
-    try:
-        _value_user_term(term, before, state, clock, values)
-    except IndexError as error:
-        try_calls(term.__name__, term, GAME_FORM, zip(before, state, clock, strict=True))
-        raise ConfigError(f"Reward term `{term.__name__}` reads beyond an array.", "check its indices") from error
-
-
-@compiled_here
-def _value_user_term(term: Callable[..., Number], before: Array, state: Array, clock: Array, values: Array) -> None:
-    for env in range(state.shape[0]):
-        values[env] = np.float32(term(before[env], state[env], clock[env]))

@@ -15,9 +15,10 @@ from slipstream.minecraft.frames import VPT_FRAMES
 
 FORMATS = ("minerl", "vpt")
 """The formats of imported Minecraft demos."""
-TREECHOP_ACTIONS = {"14": "discrete", "full": "multi_discrete"}
+TREECHOP_ACTIONS = {"8": "discrete", "14": "discrete", "full": "multi_discrete"}
 """The value of treechop's `env.actions` for each action map."""
-TREECHOP_SHAPE = (64, 64, 3)
+TREECHOP_SIZES = (64, 128)
+"""The sides of treechop's images, the default first."""
 TREECHOP_SCALARS = ("compass/angle", "inventory/log")
 
 
@@ -75,10 +76,12 @@ def treechop_settings(options: Mapping[str, Any], obs: ObsSpec) -> tuple[dict[st
     """The env settings of treechop for demos with these options of `minerl:NAME`, and why it does not fit, if so."""
     shapes = {field.name: field.shape for field in obs.fields}
     frame, scalars = shapes.get("pov", ()), sorted(name for name in shapes if name != "pov")
-    kind = str(options.get("actions", "14"))
+    kind, sizes = str(options.get("actions", "14")), [(side, side, 3) for side in TREECHOP_SIZES]
+    own_frames = " or ".join(" x ".join(map(str, size)) for size in sizes)
     differences = {
-        f"their frames are {' x '.join(map(str, frame))}, those of treechop {' x '.join(map(str, TREECHOP_SHAPE))}": (
-            frame != TREECHOP_SHAPE
+        f"their frames are {' x '.join(map(str, frame))}, those of treechop {own_frames}": frame not in sizes,
+        "their frames are grey or stacked, those of treechop are not": (
+            bool(options.get("grey")) or options.get("stack", 1) != 1
         ),
         f"they have {', '.join(scalars)} beside the frames, treechop {', '.join(TREECHOP_SCALARS)} or nothing": (
             scalars not in ([], sorted(TREECHOP_SCALARS))
@@ -89,6 +92,8 @@ def treechop_settings(options: Mapping[str, Any], obs: ObsSpec) -> tuple[dict[st
         ),
     }
     reason = next((text for text, differs in differences.items() if differs), "")
-    own = {"scalars": True} if scalars else {}
-    own |= {"look": options["look"]} if kind == "14" and "look" in options else {}
+    own: dict[str, Any] = {"scalars": True} if scalars else {}
+    own |= {"actions": kind} if kind == "8" else {}
+    own |= {"size": frame[0]} if frame in sizes[1:] else {}
+    own |= {"look": options["look"]} if TREECHOP_ACTIONS.get(kind) == "discrete" and "look" in options else {}
     return {"actions": TREECHOP_ACTIONS.get(kind, "discrete"), "options": own}, reason

@@ -16,11 +16,11 @@ TEST = '''"""The game is the same compiled and as plain Python, and its scripted
 
 import NAME
 import slipstream as ss
-from slipstream.envs.native.check import check_game
+from slipstream.testing import check_env
 
 
 def test_compiled_equals_plain_python():
-    assert check_game(NAME.game, 2_000).problems == []
+    assert check_env(NAME.game, 2_000) == []
 
 
 def test_the_scripted_player_beats_chance():

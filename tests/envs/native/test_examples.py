@@ -13,8 +13,8 @@ import pytest
 
 from slipstream.contracts import empty_rows
 from slipstream.envs.native import examples
-from slipstream.envs.native.check import check_game
 from slipstream.envs.native.game import Game
+from slipstream.stages.check_game import check_game
 
 NAMES = ("acrobot", "cartpole", "maze", "mountain_car", "pendulum", "pong", "tag")
 STATES = 10_000

@@ -15,12 +15,12 @@ import slipstream as ss
 from slipstream import native
 from slipstream.cli import main
 from slipstream.contracts import Rows, empty_rows
-from slipstream.envs.native.check import check_game
 from slipstream.envs.native.drawing import Row, colour_of
 from slipstream.envs.native.examples import maze, pong
 from slipstream.envs.registry import EnvChoice, find_game, labels_of, register_games
 from slipstream.errors import ConfigError, EnvError
 from slipstream.settings import RewardSettings
+from slipstream.stages.check_game import check_game
 from slipstream.vector.make import make_vector, spread_vector
 from tiny_run import TINY_RUN
 
@@ -300,6 +300,47 @@ def test_check_env_finds_what_is_wrong() -> None:
         problems = check_game(game, 5_008).problems
         assert len(problems) == 1, problems
         assert re.search(said, problems[0].what), problems
+
+
+SPEED = [1.0]
+
+
+def test_check_env_finds_what_changes_outside_of_the_state() -> None:
+    """A table of the module that changes while the game is played is reported."""
+
+    def hasten(s: Clock, action: Wait) -> None:
+        s.ticks += int(SPEED[0])
+
+    game = native.Game("hasty", max_decisions=20)
+    for kind, one in (("reset", reset_clock), ("step", hasten), ("observe", see)):
+        getattr(game, kind)(one)
+    assert not check_game(game, 80).problems
+    game.kernels(False)
+    SPEED[0] = 2.0
+    (problem,) = check_game(game, 80).problems
+    SPEED[0] = 1.0
+    assert "changed while the game was played" in problem.what
+
+
+def test_check_env_compares_the_sides() -> None:
+    """A side that is ahead in games between random players is a remark; equal sides are none."""
+
+    def fair(s: Clock, me: int) -> int:
+        return 1 if me == s.ticks % 2 else -1
+
+    def lean(s: Clock, me: int) -> int:
+        return 1 if me == (s.ticks % 4 == 1) else -1
+
+    def step(s: Clock, actions: list[Wait], rng: native.Random) -> None:
+        s.ticks += 1 + rng.integer(4)
+
+    for outcome, ahead in ((fair, False), (lean, True)):
+        game = native.Game("sides", agents=2, max_decisions=5, timeout="terminated")
+        for kind, one in (("reset", reset_clock), ("step", step), ("observe", see), ("outcome", outcome)):
+            getattr(game, kind)(one)
+        remarks = [one.what for one in check_game(game, 80).remarks]
+        assert len(remarks) == ahead, remarks
+        assert not ahead or "Team 0 is ahead" in remarks[0]
 
 
 def test_mistakes_of_a_declaration() -> None:

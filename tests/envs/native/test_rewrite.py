@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -196,6 +198,27 @@ def wrong_helper(s: State) -> None:
     shift(s, 2)  # type: ignore[arg-type]
 
 
+def pythons_random(s: State) -> None:
+    """A mistake."""
+    s.a = random.random()
+
+
+def numpys_random(s: State) -> None:
+    """A mistake."""
+    s.a = np.random.rand()
+
+
+def the_time(s: State) -> None:
+    """A mistake."""
+    s.a = time.time()
+
+
+def a_global(s: State) -> None:
+    """A mistake."""
+    global BIG
+    BIG = 2
+
+
 @pytest.mark.parametrize(
     ("step", "said"),
     [
@@ -208,6 +231,10 @@ def wrong_helper(s: State) -> None:
         (comprehension, r"`sum` cannot be called|cannot use `\[part"),
         (of_records, r"`s.parts` is a list"),
         (wrong_helper, r"`part` of `shift` is Part"),
+        (pythons_random, r"`random.random` cannot be called"),
+        (numpys_random, r"`np.random.rand` cannot be called"),
+        (the_time, r"`time.time` cannot be called"),
+        (a_global, r"`BIG` would change outside of the state"),
     ],
 )
 def test_a_mistake_is_named_at_its_line(step: Any, said: str) -> None:
@@ -216,6 +243,14 @@ def test_a_mistake_is_named_at_its_line(step: Any, said: str) -> None:
         after(step)
     line = step.__code__.co_firstlineno + 2
     assert f'test_rewrite.py", line {line}, in {step.__name__}' in caught.value.message and caught.value.hint
+
+
+def test_hints_name_what_belongs_to_the_state() -> None:
+    """Random numbers and the time of somewhere else have a hint of what to use instead."""
+    for step, hint in ((pythons_random, "rng: native.Random"), (the_time, "count ticks")):
+        with pytest.raises(GameError) as caught:
+            after(step)
+        assert hint in caught.value.hint
 
 
 def test_only_step_and_reset_change_the_state() -> None:

@@ -1,4 +1,4 @@
-"""A kart's lap from above: the road around it, its path coloured by speed, a map of the track; its event and its keys."""
+"""A kart's lap from above: the road, the path coloured by speed, a map of the track; its event and its keys."""
 
 from __future__ import annotations
 

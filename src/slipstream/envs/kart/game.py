@@ -1,4 +1,4 @@
-"""Kart on the native API: a lap against the clock on a random track, its reward terms, statistics, tasks and players."""
+"""Kart on the native API: a lap against the clock on a random track, with its terms, statistics, tasks and players."""
 
 from __future__ import annotations
 

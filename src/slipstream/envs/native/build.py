@@ -200,6 +200,8 @@ class Kernels:
     players: dict[str, Callable[..., None]]
     before: bool
     """Whether terms or statistics read the state before a decision."""
+    digest: str
+    """A hash of all functions with the numbers that they use from their modules."""
 
 
 @dataclass(frozen=True)
@@ -316,6 +318,7 @@ def build(plan: Plan, compiled: bool) -> Kernels:
             for key, act in players.items()
         },
         before=bool(numbers["BEFORE"]),
+        digest=digest,
     )
 
 

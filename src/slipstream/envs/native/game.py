@@ -13,7 +13,6 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from slipstream.contracts import ActionSpec, Array, EnvSpec, ObsField, ObsSpec, choose_target
-from slipstream.envs.adapters.env_checker import EnvReport
 from slipstream.envs.game import EnvChoice, Labels, Scene
 from slipstream.envs.game import Game as Declaration
 from slipstream.envs.native import kernels
@@ -361,26 +360,34 @@ class Game:
         options: Mapping[str, Any] = NO_OPTIONS,
     ) -> Kernels:
         """The loops of the game: compiled, or as plain Python; `terms` are reward terms of somebody else."""
-        own, chosen, classes = self._own, self._variant(variant, options), self.classes(variant, options)
-        sizes = tuple(sorted(chosen.sizes.items()))
         sources = read_terms(terms or {})
-        key = compiled, sizes, len(chosen.teams), tuple((text, one.function) for text, one in sources.items())
+        sizes = tuple(sorted(self._variant(variant, options).sizes.items()))
+        agents = len(self._variant(variant, options).teams)
+        key = compiled, sizes, agents, tuple((text, one.function) for text, one in sources.items())
         if key not in self._built:
-            how = tuple((one, list(own.how).index(by) if by else -1) for one, by in own.how.values())
-            combinations = self._combinations(classes)
-            plan = Plan(
-                self.name,
-                own.functions,
-                classes,
-                chosen.sizes,
-                len(chosen.teams),
-                self.floats,
-                how,
-                combinations,
-                sources,
-            )
-            self._built[key] = build(plan, compiled)
+            self._built[key] = build(self.plan(sources, variant, options), compiled)
         return self._built[key]
+
+    def plan(
+        self,
+        terms: Mapping[str, Source] = MappingProxyType({}),
+        variant: str = "",
+        options: Mapping[str, Any] = NO_OPTIONS,
+    ) -> Plan:
+        """What the loops are built from."""
+        own, chosen, classes = self._own, self._variant(variant, options), self.classes(variant, options)
+        how = tuple((one, list(own.how).index(by) if by else -1) for one, by in own.how.values())
+        return Plan(
+            name=self.name,
+            functions=own.functions,
+            classes=classes,
+            sizes=chosen.sizes,
+            agents=len(chosen.teams),
+            floats=self.floats,
+            how=how,
+            combinations=self._combinations(classes),
+            terms=terms,
+        )
 
     def _combinations(self, classes: Classes) -> Array:
         if not controls_of(classes.action):
@@ -481,11 +488,12 @@ class Game:
     def _settings(self, classes: Classes, given: GameOptions, chosen: Variant, match_ticks: int) -> tuple[float, ...]:
         """The numbers of the settings, with `env.options`."""
         columns = classes.settings
-        own = [] if columns is None else [key for key in columns.fields if key not in columns_of(Settings).fields]
+        fields = columns.fields if columns is not None else {}
+        own = [key for key in fields if key not in columns_of(Settings).fields]
         check_options(self.name, given.options, [*own, *self._own.options])
         options = {key: value for key, value in given.options.items() if key not in self._own.options}
         for key, value in options.items():
-            if not isinstance(value, int | float) or (isinstance(value, bool) and columns.fields[key].number != "bool"):
+            if not isinstance(value, int | float) or (isinstance(value, bool) and fields[key].number != "bool"):
                 raise ConfigError(f"`env.options.{key}` = {value!r} is not a number.", "give a number")
         if self._uses_random_starts is False and given.random_starts:
             raise ConfigError(
@@ -496,7 +504,7 @@ class Game:
             return ()
         kind = self._class_of(columns)
         numbers = {"ticks": given.action_repeat, "match_ticks": match_ticks, "random_starts": given.random_starts}
-        made: Settings = kind(**{**numbers, **chosen.options, **options})  # type: ignore[assignment,misc]
+        made: Settings = kind(**{**numbers, **chosen.options, **options})
         made.check(options)
         return made.values
 
@@ -506,7 +514,7 @@ class Game:
         return next(
             hint.fields
             for hint in hints
-            if hint is not None and hint.kind == columns.role and columns_of(hint.fields) == columns  # type: ignore[arg-type]
+            if hint is not None and hint.fields and hint.kind == columns.role and columns_of(hint.fields) == columns
         )
 
     def _without_task(self, classes: Classes, spec: EnvSpec) -> tuple[float, ...]:
@@ -527,11 +535,6 @@ class Game:
         assert self._draw is not None
         columns = {self.classes(one).state.size: self.classes(one).state for one in self.variants}
         return NativeScene(columns[arrays["state"].shape[-1]], self._draw, size, arrays, step_seconds)
-
-    def _check(self, decisions: int, seed: int) -> EnvReport:
-        from slipstream.envs.native.check import check_game  # which imports this module
-
-        return check_game(self, decisions, seed)
 
     def make(self, choice: EnvChoice, variant: str, envs: int, first: int, seed: int) -> NativeVector:
         """Make the envs that settings describe."""
@@ -593,7 +596,7 @@ class Game:
             scheme=lambda: self.scheme,
             tick_hz=self.ticks_per_second,
             counted=dict(self._own.events),
-            check=self._check,
+            definition=self,
         )
         return replace(declared, **more)
 

@@ -159,8 +159,8 @@ class Control:
 def size(name: str) -> Any:
     """A number that variants differ in: `SLOTS = native.size("slots")`, used in fields and in functions.
 
-    `game.variant("2v2", ..., slots=2)` gives the number, or `game.option("slots", 1, 2)` lets `env.options.slots` choose
-    it. Fields may use others that follow from it, such as `2 * SLOTS` and `SLOTS - 1`.
+    `game.variant("2v2", ..., slots=2)` gives the number, or `game.option("slots", 1, 2)` lets `env.options.slots`
+    choose it. Fields may use others that follow from it, such as `2 * SLOTS` and `SLOTS - 1`.
     """
     return Size(name)
 

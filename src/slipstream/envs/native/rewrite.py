@@ -107,6 +107,12 @@ WHOLE = (ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor)
 STATEMENTS = "assignments, if, for ... in range(...) or over records, while, return, and calls"
 EXACT = ("sqrt", "sin", "cos", "exp", "log", "floor", "hypot", "fabs", "atan2")
 """Functions of `math` that stand for our own, which give the same bits on every machine."""
+HIDDEN = {
+    "random": "take the env's own random numbers as a parameter: rng: native.Random",
+    "numpy.random": "take the env's own random numbers as a parameter: rng: native.Random",
+    "time": "count ticks in a column of the state",
+}
+"""What to use instead of modules whose results do not follow from the state."""
 CONSTANTS = ("pi", "tau", "e", "inf", "nan")
 
 
@@ -247,6 +253,8 @@ class _Rewriter:
                 return [node]
             case ast.Assert(test, message):
                 return [ast.Assert(self.truth(test), message)] if self.context.checked else []
+            case ast.Global() | ast.Nonlocal():
+                self.fail(node, f"`{', '.join(node.names)}` would change outside of the state.", "make it a column")
             case _:
                 self.fail(node, f"a game's function cannot use `{type(node).__name__.lower()}`.", f"use {STATEMENTS}")
 
@@ -691,8 +699,11 @@ class _Rewriter:
         text = getattr(function, "__name__", "")
         ours = function in (getattr(mathematics, one, None) for one in EXACT)
         if not ours and not (function is getattr(math, text, None) or function is getattr(np, text, None)):
-            where = "call functions of `native`, or decorate your own with @native.function"
-            self.fail(node, f"`{ast.unparse(node.func)}` cannot be called in a game's function.", where)
+            module = getattr(function, "__module__", None) or type(getattr(function, "__self__", None)).__module__
+            hint = "call functions of `native`, or decorate your own with @native.function"
+            for stem, instead in HIDDEN.items():
+                hint = instead if module.startswith(stem) else hint
+            self.fail(node, f"`{ast.unparse(node.func)}` cannot be called in a game's function.", hint)
         if text not in EXACT:
             known = ", ".join(f"native.{one}" for one in EXACT)
             self.fail(node, f"`{ast.unparse(node.func)}` differs between machines.", f"use {known}")

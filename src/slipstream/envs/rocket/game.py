@@ -192,11 +192,8 @@ class Rocket(ArraySnapshot):
         clock[:, layout.TICKS_LEFT] = self._match + extra * (self._match // 2) - played
         clock[:, layout.SCORE : layout.SCORE + 2] = self._score
         clock[:, layout.OVERTIME], clock[:, layout.GAME] = extra, self.games
-        counted = np.zeros_like(self.behaviour)
-        for env, playing in enumerate(self._car_slots):
-            counted[env, : len(playing)] = self.behaviour[env, playing]
         state = layout.fill(self._balls, self._pads, self._bodies, self._car_slots)
-        return {"state": state, "clock": clock, "behaviour": counted}
+        return {"state": state, "clock": clock, "behaviour": self.behaviour.copy()}
 
     def close(self) -> None:
         """Free the arenas."""

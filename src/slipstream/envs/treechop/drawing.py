@@ -23,6 +23,8 @@ class PlayerView:
     def __init__(self, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> None:
         self._size, self._states, self._worlds = size, arrays["state"], arrays["world"]
         self._game = game.vector(1, options={"size": 128})
+        assert self._game.world is not None
+        self._world = self._game.world
         self.step_seconds = step_seconds or 1 / TICK_HZ
 
     def score(self, step: float) -> None:
@@ -37,7 +39,7 @@ class PlayerView:
         """Draw the view of a step."""
         index = self._at(step)
         self._game.state[0] = self._states[index]
-        self._game.world[0] = self._worlds[index]
+        self._world[0] = self._worlds[index]
         obs = self._game.spec.obs
         row = np.zeros((1, obs.width), np.uint8)
         self._game.observe(row)

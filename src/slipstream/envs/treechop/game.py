@@ -7,10 +7,12 @@ from slipstream.envs.game import lazy
 from slipstream.envs.treechop.columns import (
     ENOUGH,
     ENOUGH_TICKS,
+    HALF,
     SCALARS,
     SIDE,
     TASKS,
     TICK_HZ,
+    WRAP,
     Action,
     Forest,
     Seen,
@@ -47,7 +49,7 @@ def generate(w: World, rng: native.Random, forest: Forest) -> None:
 
 @game.reset
 def reset(s: State, w: World, rng: native.Random, settings: native.Settings) -> None:
-    """Place the player in the middle of the world or, with `env.random_starts`, anywhere."""
+    """Place the player on the ground in the middle of the world or, with `env.random_starts`, anywhere."""
     s.ticks_left, s.aim = settings.match_ticks, -1
     s.x, s.y = MIDDLE + 0.5, MIDDLE + 0.5
     s.yaw = rng.uniform(-180.0, 180.0)
@@ -56,7 +58,9 @@ def reset(s: State, w: World, rng: native.Random, settings: native.Settings) -> 
         while crowded(w, int(x), int(y)):
             x, y = rng.uniform(0.0, SIDE), rng.uniform(0.0, SIDE)
         s.x, s.y = x, y
-    s.z = ground_of(w.blocks[int(s.x), int(s.y)])
+    for ix in range(native.floor(s.x - HALF), native.floor(s.x + HALF) + 1):
+        for iy in range(native.floor(s.y - HALF), native.floor(s.y + HALF) + 1):
+            s.z = max(s.z, ground_of(w.blocks[ix & WRAP, iy & WRAP]))
 
 
 @game.step

@@ -179,5 +179,5 @@ def aim(s: State, w: World) -> int:
     """The log or leaves that the player aims at within reach; negative if there are none."""
     flat = cosine(s.pitch)
     dx, dy, dz = flat * cosine(s.yaw), flat * sine(s.yaw), -sine(s.pitch)
-    t, block, face = cast(w, s.x, s.y, s.z + EYE, dx, dy, dz, REACH)
+    _distance, block, _face = cast(w, s.x, s.y, s.z + EYE, dx, dy, dz, REACH)
     return -1 if block >= 0 and is_ground(w, block) else block

@@ -103,7 +103,7 @@ def shade(
 ) -> int:
     """The packed colour of a pixel whose ray hits a block, grass or the sky."""
     if block == SKY:
-        return PALETTE[T_SKY, 255]
+        return int(PALETTE[T_SKY, 255])
     across, along = s.x + dx * t, s.y + dy * t
     if face < BELOW:
         across, along = along if face == SIDE_X else across, s.z + EYE + dz * t
@@ -116,7 +116,7 @@ def shade(
         tone += LIT
         if CRACKS[v, u] < worn:
             light = light * 5 >> 3
-    return PALETTE[tone, light & 255]
+    return int(PALETTE[tone, light & 255])
 
 
 @native.function

@@ -48,7 +48,7 @@ def kind_of(seen: Seen, row: int, column: int) -> int:
 def is_bark(seen: Seen, row: int, column: int) -> bool:
     """Whether a pixel shows a trunk."""
     kind = kind_of(seen, row, column)
-    return kind == BARK or kind == LIT_BARK
+    return BARK <= kind <= LIT_BARK
 
 
 @native.function
@@ -77,7 +77,7 @@ def find(seen: Seen) -> tuple[int, int, int, float]:
             elif not here and begin >= 0:
                 wide = ANGLES[column] - ANGLES[begin]
                 score = wide - 0.06 * abs(row - MIDDLE)
-                score += FAVOUR if begin - STRAIGHT <= MIDDLE and MIDDLE < column + STRAIGHT else 0.0
+                score += FAVOUR if begin - STRAIGHT <= MIDDLE < column + STRAIGHT else 0.0
                 if wide >= NEAR:
                     score = 1000.0 - abs(off_middle(begin, column - 1)) - abs(row - MIDDLE)
                 if score > best:
