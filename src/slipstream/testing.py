@@ -171,7 +171,5 @@ def check_env(env: gymnasium.Env[Any, Any] | native.Game, steps: int | None = No
     200 by default, 10,000 for native games.
     """
     if isinstance(env, native.Game):
-        report = check_game(env, steps, seed)
-    else:
-        report = inspect_env(env, steps or 200, seed)
-    return [str(problem) for problem in report.problems]
+        return [str(problem) for problem in check_game(env, steps, seed).problems]
+    return [str(problem) for problem in inspect_env(env, steps or 200, seed).problems]
