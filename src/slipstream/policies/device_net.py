@@ -206,38 +206,34 @@ class DeviceNet:
         kept = []
         for chain in self._chains or ():
             hidden, heads = run_forward(chain, x, self.flat, self.precision, keep=keep)
+            first, second = chain.split(hidden, len(x)) if hidden is not None else (heads, heads)
             for net, numbers in enumerate(chain.layers):
                 outputs[numbers[-1]] = heads[net].T
-                if hidden is not None:
-                    outputs[numbers[0]], outputs[numbers[1]] = chain.split(hidden[net], len(x))
+                if keep:
+                    outputs[numbers[0]], outputs[numbers[1]] = first[net], second[net]
             kept.append(hidden)
         return outputs, kept
 
-    def _backward_chains(self, x: Tensor, outputs: list[Any], kept: list[Any], by_heads: dict[int, Tensor]) -> None:
+    def _backward_chains(self, x: Tensor, kept: list[Any], by_heads: dict[int, Tensor]) -> None:
         """The backward pass after `_forward_chains`."""
-        from slipstream.policies.triton_mlp import run_backward
+        from slipstream.policies.triton_mlp import run_backward, run_products
 
         for chain, hidden in zip(self._chains or (), kept, strict=True):
-            grads = [by_heads[numbers[-1]] for numbers in chain.layers]
-            by_head = torch.stack([grad.T for grad in grads]) if len(grads) > 1 else grads[0].T[None]
+            by_head = torch.stack([by_heads[numbers[-1]].T for numbers in chain.layers])
             by_hidden, sums = run_backward(chain, self.flat, hidden, by_head, self.precision)
-            for net, (first, second, head) in enumerate(chain.layers):
-                by_first, by_second = chain.split(by_hidden[net], len(x))
-                inputs = (
-                    (first, x, by_first),
-                    (second, outputs[first], by_second),
-                    (head, outputs[second], grads[net]),
-                )
-                for number, before, grad in inputs:
-                    torch.mm(self._narrow(number, before).T, grad, out=self._grads[number].weight)
-                torch.mm(self._ones(len(x)), grads[net], out=self._grads[head].bias[None])
-                for number, part in zip((first, second), chain.split_sums(sums[net]), strict=True):
-                    self._grads[number].bias.copy_(part)
+            inputs = (x.expand(len(chain.layers), *x.shape), *chain.split(hidden, len(x)))
+            grads = (*chain.split(by_hidden, len(x)), by_head.transpose(1, 2))
+            biases = (*chain.split_sums(sums), by_head.sum(2))
+            for layer, (before, grad, bias) in enumerate(zip(inputs, grads, biases, strict=True)):
+                weight = run_products(before[:, :, : chain.inputs[layer]], grad, self.precision)
+                for net, numbers in enumerate(chain.layers):
+                    self._grads[numbers[layer]].weight.copy_(weight[net])
+                    self._grads[numbers[layer]].bias.copy_(bias[net])
 
     def backward(self, x: Tensor, outputs: list[Any], memories: list[Any], by_heads: dict[int, Tensor]) -> None:
         """Write the gradient of all weights, given the gradients [samples, columns] of the heads' outputs."""
         if self._chains is not None:
-            self._backward_chains(x, outputs, memories, by_heads)
+            self._backward_chains(x, memories, by_heads)
             return
         layers = self.design.stack.layers
         grads: dict[int, Tensor] = {number: grad.to(self.dtype) for number, grad in by_heads.items()}
