@@ -39,7 +39,7 @@ def results(net: DeviceNet, x: torch.Tensor, grads: list[torch.Tensor]) -> tuple
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 @pytest.mark.parametrize("name", list(DESIGNS))
-@pytest.mark.parametrize(("precision", "tolerance", "relative"), [("fp32", 5e-6, 1e-5), ("tf32", 5e-3, 5e-2)])
+@pytest.mark.parametrize(("precision", "tolerance", "relative"), [("fp32", 1e-5, 1e-5), ("tf32", 1e-2, 5e-2)])
 def test_one_kernel_equals_separate_products(name: str, precision: str, tolerance: float, relative: float) -> None:
     """Heads and gradients are those of separate products in fp32; with tf32 some units of a ReLU change sides."""
     made = design(*DESIGNS[name])
@@ -56,7 +56,7 @@ def test_one_kernel_equals_separate_products(name: str, precision: str, toleranc
     grads = [torch.randn(count, ROWS, device="cuda").T / ROWS for count in columns]
     (heads, gradient), (expected, expected_gradient) = results(fused, x, grads), results(plain, x, grads)
     for mine, theirs in zip(heads, expected, strict=True):
-        assert torch.allclose(mine, theirs, atol=tolerance)
+        assert (mine - theirs).norm() <= tolerance * theirs.norm()
     assert (gradient - expected_gradient).norm() <= relative * expected_gradient.norm()
 
 

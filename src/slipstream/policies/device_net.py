@@ -216,7 +216,7 @@ class DeviceNet:
 
     def _backward_chains(self, x: Tensor, kept: list[Any], by_heads: dict[int, Tensor]) -> None:
         """The backward pass after `_forward_chains`."""
-        from slipstream.policies.triton_mlp import run_backward, run_products
+        from slipstream.policies.triton_mlp import run_backward
 
         for chain, hidden in zip(self._chains or (), kept, strict=True):
             by_head = torch.stack([by_heads[numbers[-1]].T for numbers in chain.layers])
@@ -225,10 +225,10 @@ class DeviceNet:
             grads = (*chain.split(by_hidden, len(x)), by_head.transpose(1, 2))
             biases = (*chain.split_sums(sums), by_head.sum(2))
             for layer, (before, grad, bias) in enumerate(zip(inputs, grads, biases, strict=True)):
-                weight = run_products(before[:, :, : chain.inputs[layer]], grad, self.precision)
                 for net, numbers in enumerate(chain.layers):
-                    self._grads[numbers[layer]].weight.copy_(weight[net])
-                    self._grads[numbers[layer]].bias.copy_(bias[net])
+                    grown = self._grads[numbers[layer]]
+                    torch.mm(self._narrow(numbers[layer], before[net]).T, grad[net], out=grown.weight)
+                    grown.bias.copy_(bias[net])
 
     def backward(self, x: Tensor, outputs: list[Any], memories: list[Any], by_heads: dict[int, Tensor]) -> None:
         """Write the gradient of all weights, given the gradients [samples, columns] of the heads' outputs."""

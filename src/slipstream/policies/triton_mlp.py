@@ -22,8 +22,6 @@ PRECISIONS = {"fp32": "tf32x3", "tf32": "tf32"}
 """How products are computed: in three parts on the tensor cores, which is as precise as fp32, or in one."""
 FORWARD, BACKWARD = (128, 8), (32, 4)
 """Samples of a tile, and warps that compute it; the fastest of some on an H200."""
-PRODUCTS = 32, 8, 2
-"""The same for the gradients of weights, with the tiles that are loaded ahead."""
 
 
 @dataclass(frozen=True)
@@ -236,39 +234,6 @@ def backward(
     tl.store(sums + SIZES[1] + tl.arange(0, SIZES[2]), two_sum)
 
 
-@triton.jit
-def multiply(
-    a,
-    b,
-    partial,
-    rows,
-    a_net,
-    a_row,
-    b_net,
-    b_row,
-    b_column,
-    A_COLUMNS: tl.constexpr,
-    B_COLUMNS: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Write the part of `a.T @ b` that a program's samples contribute; strides are those of nets, rows and columns."""
-    net = tl.program_id(1)
-    m, n = tl.arange(0, M), tl.arange(0, N)
-    total = tl.zeros((M, N), tl.float32)
-    for tile in range(tl.program_id(0), tl.cdiv(rows, BLOCK), tl.num_programs(0)):
-        row = tile * BLOCK + tl.arange(0, BLOCK)
-        inside = (row < rows)[:, None]
-        left = tl.load(a + net * a_net + row[:, None] * a_row + m[None, :], inside & (m < A_COLUMNS)[None, :], 0.0)
-        places = net * b_net + row[:, None] * b_row + n[None, :] * b_column
-        right = tl.load(b + places, inside & (n < B_COLUMNS)[None, :], 0.0)
-        total = tl.dot(tl.trans(left), right, total, input_precision=PRECISION)
-    partial += (net * tl.num_programs(0) + tl.program_id(0)) * M * N
-    tl.store(partial + m[:, None] * N + n[None, :], total)
-
-
 def run_forward(chain: Chain, x: Tensor, flat: Tensor, precision: str, *, keep: bool) -> tuple[Tensor | None, Tensor]:
     """The outputs of the hidden layers with `keep` [networks, columns * rows], and those of heads, column by column."""
     rows, nets = len(x), len(chain.layers)
@@ -324,33 +289,6 @@ def run_backward(chain: Chain, flat: Tensor, hidden: Tensor, by_head: Tensor, pr
         num_stages=1,
     )
     return by_hidden, sums.sum(1)
-
-
-def run_products(a: Tensor, b: Tensor, precision: str) -> Tensor:
-    """The products `a.T @ b` of each network [networks, columns, columns], for tall matrices with few columns."""
-    (nets, rows, m), n = a.shape, b.shape[2]
-    sizes = [max(16, triton.next_power_of_2(size)) for size in (m, n)]
-    block, warps, stages = PRODUCTS
-    grid = _grid(rows, nets, block, a.device)
-    partial = a.new_empty(nets, grid[0], *sizes)
-    multiply[grid](
-        a,
-        b,
-        partial,
-        rows,
-        a.stride(0),
-        a.stride(1),
-        *b.stride(),
-        A_COLUMNS=m,
-        B_COLUMNS=n,
-        M=sizes[0],
-        N=sizes[1],
-        PRECISION=PRECISIONS[precision],
-        BLOCK=block,
-        num_warps=warps,
-        num_stages=stages,
-    )
-    return partial.sum(1)[:, :m, :n]
 
 
 def _grid(rows: int, nets: int, block: int, device: torch.device) -> tuple[int, int]:
