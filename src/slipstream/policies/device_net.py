@@ -330,9 +330,10 @@ def _find_chains(design: Design, device: str, precision: str) -> Any:
     """The networks of a design as `triton_mlp` runs them; None if it cannot, or is not installed."""
     if device == "cpu" or precision not in ("fp32", "tf32") or find_spec("triton") is None:
         return None
-    from slipstream.policies.triton_mlp import find_chains
+    from slipstream.policies.triton_mlp import find_chains, fits
 
-    return find_chains(design.stack)
+    chains = find_chains(design.stack)
+    return chains if chains and all(fits(chain, precision, device) for chain in chains) else None
 
 
 def _offsets(layers: tuple[LayerSpec, ...]) -> list[tuple[LayerSpec, int]]:

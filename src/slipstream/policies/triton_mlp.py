@@ -6,12 +6,14 @@ activations. `DeviceNet` is the definition; the numbers are the same up to round
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from slipstream.policies.parameter_layout import BIAS, COLUMNS, DENSE, INPUTS, NET, WEIGHT, NetworkLayout
 
@@ -20,8 +22,8 @@ WIDEST = 128
 MOST_INPUTS = 256
 PRECISIONS = {"fp32": "tf32x3", "tf32": "tf32"}
 """How products are computed: in three parts on the tensor cores, which is as precise as fp32, or in one."""
-FORWARD, BACKWARD = (128, 8), (32, 4)
-"""Samples of a tile, and warps that compute it; the fastest of some on an H200."""
+FORWARD, BACKWARD = ((128, 8), (64, 8), (32, 4)), ((32, 4), (16, 4))
+"""Samples of a tile and warps that compute it, the fastest first of some on an H200, which need the most memory."""
 
 
 @dataclass(frozen=True)
@@ -234,61 +236,94 @@ def backward(
     tl.store(sums + SIZES[1] + tl.arange(0, SIZES[2]), two_sum)
 
 
+def fits(chain: Chain, precision: str, device: str) -> bool:
+    """Whether both passes fit into the shared memory of the GPU; tries them."""
+    x = torch.zeros(1, chain.sizes[0], device=device)
+    flat = torch.zeros(
+        chain.start + len(chain.layers) * (chain.shift + chain.biases[-1] + chain.columns[-1]), device=device
+    )
+    try:
+        hidden, head = run_forward(chain, x, flat, precision, keep=True)
+        assert hidden is not None
+        run_backward(chain, flat, hidden, head, precision)
+    except OutOfResources:
+        return False
+    return True
+
+
 def run_forward(chain: Chain, x: Tensor, flat: Tensor, precision: str, *, keep: bool) -> tuple[Tensor | None, Tensor]:
     """The outputs of the hidden layers with `keep` [networks, columns * rows], and those of heads, column by column."""
     rows, nets = len(x), len(chain.layers)
     hidden = x.new_empty(nets, chain.hidden * rows) if keep else None
     head = x.new_empty(nets, chain.columns[-1], rows)
-    block, warps = FORWARD
-    forward[_grid(rows, nets, block, x.device)](
-        x,
-        flat[chain.start :],
-        head if hidden is None else hidden,
-        head,
-        rows,
-        x.stride(0),
-        SHIFT=chain.shift,
-        WEIGHTS=chain.weights,
-        BIASES=chain.biases,
-        INPUTS=chain.inputs,
-        COLUMNS=chain.columns,
-        SIZES=chain.sizes,
-        ACTIVATION=chain.activation,
-        PRECISION=PRECISIONS[precision],
-        KEEP=keep,
-        BLOCK=block,
-        num_warps=warps,
-        num_stages=1,
-    )
+
+    def launch(block: int, warps: int) -> None:
+        forward[_grid(rows, nets, block, x.device)](
+            x,
+            flat[chain.start :],
+            head if hidden is None else hidden,
+            head,
+            rows,
+            x.stride(0),
+            SHIFT=chain.shift,
+            WEIGHTS=chain.weights,
+            BIASES=chain.biases,
+            INPUTS=chain.inputs,
+            COLUMNS=chain.columns,
+            SIZES=chain.sizes,
+            ACTIVATION=chain.activation,
+            PRECISION=PRECISIONS[precision],
+            KEEP=keep,
+            BLOCK=block,
+            num_warps=warps,
+            num_stages=1,
+        )
+
+    _launch_largest(launch, FORWARD)
     return hidden, head
 
 
 def run_backward(chain: Chain, flat: Tensor, hidden: Tensor, by_head: Tensor, precision: str) -> tuple[Tensor, Tensor]:
     """The gradients of the pre-activations of hidden layers, as `hidden`, and their sums over all samples."""
     nets, _, rows = by_head.shape
-    block, warps = BACKWARD
-    grid = _grid(rows, nets, block, hidden.device)
-    by_hidden = torch.empty_like(hidden)
-    sums = hidden.new_empty(nets, grid[0], sum(chain.sizes[1:3]))
-    backward[grid](
-        flat[chain.start :],
-        hidden,
-        by_head,
-        by_hidden,
-        sums,
-        rows,
-        SHIFT=chain.shift,
-        WEIGHTS=chain.weights,
-        INPUTS=chain.inputs,
-        COLUMNS=chain.columns,
-        SIZES=chain.sizes,
-        ACTIVATION=chain.activation,
-        PRECISION=PRECISIONS[precision],
-        BLOCK=block,
-        num_warps=warps,
-        num_stages=1,
-    )
-    return by_hidden, sums.sum(1)
+    by_hidden, found = torch.empty_like(hidden), list[Tensor]()
+
+    def launch(block: int, warps: int) -> None:
+        grid = _grid(rows, nets, block, hidden.device)
+        sums = hidden.new_empty(nets, grid[0], sum(chain.sizes[1:3]))
+        backward[grid](
+            flat[chain.start :],
+            hidden,
+            by_head,
+            by_hidden,
+            sums,
+            rows,
+            SHIFT=chain.shift,
+            WEIGHTS=chain.weights,
+            INPUTS=chain.inputs,
+            COLUMNS=chain.columns,
+            SIZES=chain.sizes,
+            ACTIVATION=chain.activation,
+            PRECISION=PRECISIONS[precision],
+            BLOCK=block,
+            num_warps=warps,
+            num_stages=1,
+        )
+        found.append(sums)
+
+    _launch_largest(launch, BACKWARD)
+    return by_hidden, found[0].sum(1)
+
+
+def _launch_largest(launch: Callable[[int, int], None], tiles: tuple[tuple[int, int], ...]) -> None:
+    """Launch with the first of some tiles that fits into the shared memory of the GPU."""
+    for block, warps in tiles[:-1]:
+        try:
+            launch(block, warps)
+            return
+        except OutOfResources:
+            pass
+    launch(*tiles[-1])
 
 
 def _grid(rows: int, nets: int, block: int, device: torch.device) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 import numba
@@ -247,12 +247,12 @@ def build(plan: Plan, compiled: bool) -> Kernels:
     potentials = {list(own.rewards).index(key): one for key, one in named("potential", own.potentials).items()}
     statistics = list(named("statistic", own.statistics).values())
     masks, players = named("mask", own.masks), named("player", own.players)
-    generated = {
-        "value_terms": _terms_text(len(rewards)),
-        "shape_terms": _potentials_text(list(potentials)),
-        "value_statistics": _statistics_text(plan.how),
-        "write_statistics": _results_text(plan.how),
-        "allowed": _mask_text(columns.action, list(masks)),
+    generated: dict[str, tuple[str, dict[str, Any]]] = {
+        "value_terms": (_terms_text(len(rewards)), _numbered("reward", rewards)),
+        "shape_terms": (_potentials_text(list(potentials)), {f"potential_{k}": one for k, one in potentials.items()}),
+        "value_statistics": (_statistics_text(plan.how), _numbered("statistic", statistics)),
+        "write_statistics": (_results_text(plan.how), {}),
+        "allowed": (_mask_text(columns.action, list(masks)), {f"mask_{part}": one for part, one in masks.items()}),
     }
     numbers = {
         "AGENTS": plan.agents,
@@ -270,24 +270,18 @@ def build(plan: Plan, compiled: bool) -> Kernels:
         "MASKED": bool(masks),
     }
     of_controls = numbers_of(columns.action, plan.combinations, plan.floats)
-    texts = [f"{key}: {one.text}" for key, one in sorted(made.items())] + list(generated.values())
+    texts = [f"{key}: {one.text}" for key, one in sorted(made.items())]
+    texts += [text for text, _ in generated.values()]
     texts += [repr(numbers), plan.floats.__name__, repr(columns.action), repr(plan.combinations.tolist())]
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
-    others = {kind: context.wrap(_function(text)) for kind, text in NOTHING.items() if kind not in single}
+    others = {kind: context.wrap(_function(text, digest)) for kind, text in NOTHING.items() if kind not in single}
     known: dict[str, Any] = numbers | of_controls | single | others
     known |= {
         "generate": known["world"],
         "outcome_of": known["outcome"],
         "acts_next": known["turn"],
         "takes_part": known["present"],
-        "value_terms": context.wrap(_function(generated["value_terms"], _numbered("reward", rewards))),
-        "shape_terms": context.wrap(
-            _function(generated["shape_terms"], {f"potential_{k}": one for k, one in potentials.items()})
-        ),
-        "value_statistics": context.wrap(_function(generated["value_statistics"], _numbered("statistic", statistics))),
-        "write_statistics": context.wrap(_function(generated["write_statistics"])),
-        "allowed": context.wrap(_function(generated["allowed"], {f"mask_{part}": one for part, one in masks.items()})),
-    }
+    } | {key: context.wrap(_function(text, digest, numbered)) for key, (text, numbered) in generated.items()}
     inner, outer = (inlined_here, compiled_kernel) if compiled else (_as_is, _as_is)
 
     def bound(template: Any, wrap: Callable[[Any], Any]) -> Any:
@@ -382,12 +376,14 @@ def _numbered(stem: str, functions: Sequence[Any]) -> dict[str, Any]:
     return {f"{stem}_{k}": one for k, one in enumerate(functions)}
 
 
-def _function(text: str, names: Mapping[str, Any] | None = None) -> FunctionType:
-    """A function from our own generated text."""
-    scope: dict[str, Any] = {"__name__": __name__, **(names or {})}
+def _function(text: str, digest: str, names: Mapping[str, Any] = MappingProxyType({})) -> FunctionType:
+    """A function from our own generated text, named with the digest of the game."""
+    scope: dict[str, Any] = {"__name__": __name__, **names}
     before = set(scope)
     exec(compile(text, f"<{__name__}>", "exec"), scope)
-    return next(value for key, value in scope.items() if key not in before and isinstance(value, FunctionType))
+    made = next(value for key, value in scope.items() if key not in before and isinstance(value, FunctionType))
+    made.__name__ = made.__qualname__ = f"{made.__name__}_{digest}"
+    return made
 
 
 def _terms_text(count: int) -> str:

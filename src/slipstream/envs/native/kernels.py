@@ -19,6 +19,8 @@ DECISIONS, GIVEN, TASK, READY, NUMBERS = 3, 4, 5, 6, 7
 """Further columns of the integers: the decisions of the game so far, the task that the env was given (-1: its
 target), and the task that it plays. For the world of an env's next game: whether it was generated (1), and whether the
 game has begun in this step (2)."""
+LANES = 32
+"""Threads of a GPU that copy an env's next world together."""
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 SUM, MEAN, MAXIMUM, LAST = range(4)
 """How a statistic is combined over the decisions of a game."""
@@ -133,11 +135,11 @@ def next_world_template(
 
 
 def take_world_template(index: int, world: Array, next_world: Array, next_numbers: Array) -> None:
-    """Copy one column of an env's next world, if its game has begun in this step."""
-    columns = world.shape[1]
-    env, column = index // columns, index % columns
+    """Copy a share of the columns of an env's next world, if its game has begun in this step."""
+    env, lane = index // LANES, index % LANES
     if next_numbers[env, READY] == 2:
-        world[env, column] = next_world[env, column]
+        for column in range(lane, world.shape[1], LANES):
+            world[env, column] = next_world[env, column]
 
 
 def begin_template(env: int, game: int, games: Games, ahead: bool) -> bool:

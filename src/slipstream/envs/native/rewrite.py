@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -202,6 +203,9 @@ class _Rewriter:
         function: FunctionType = names[definition.name]
         used = {node.id for node in ast.walk(made) if isinstance(node, ast.Name)}
         text = "\n".join([ast.unparse(made), *self.text])
+        # Numba names compiled code by this name, and a process may load several forms of a function from its cache.
+        digest = hashlib.sha256(f"{self.floats.__name__} {self.context.floats.__name__} {text}".encode()).hexdigest()
+        function.__name__ = function.__qualname__ = f"{definition.name}_{digest[:16]}"
         return Rewritten(
             function, self.joined(self.returned), frozenset(used & set(parameters)), frozenset(self.written), text
         )

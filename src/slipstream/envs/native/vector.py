@@ -170,7 +170,7 @@ class NativeVector(ArraySnapshot):
         return OnDevice(
             KernelCall(self._made.step_env, self.envs, (games, self.payout.rules)),
             before=KernelCall(self._made.next_world, self.envs, ahead),
-            after=KernelCall(self._made.take_world, self.world.size, (self.world, next_world, next_numbers)),
+            after=KernelCall(self._made.take_world, self.envs * kernels.LANES, (self.world, next_world, next_numbers)),
         )
 
 
