@@ -17,14 +17,23 @@ from slipstream.stages.record import record
 pytest.importorskip("av")
 
 
-@pytest.mark.parametrize(("kind", "options"), [("discrete", {"scalars": True, "look": 20.0}), ("multi_discrete", {})])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("discrete", {"scalars": True, "look": 20.0}),
+        ("multi_discrete", {}),
+        ("discrete", {"actions": "8", "look": 12.0}),
+        ("discrete", {"actions": "8", "size": 128}),
+    ],
+)
 def test_folders_give_back_what_was_recorded(kind: str, options: dict[str, object], tmp_path: Path) -> None:
     """Actions, rewards and numbers are equal; frames differ as video does; the spaces are the same."""
     env = EnvSettings(match_seconds=3.0, actions=kind, options=options)  # type: ignore[arg-type]
     choice = EnvChoice("treechop", env)
     record(choice, "scripted:lumberjack", 3, tmp_path / "played", seed=1, workers=1)
     export_demos("minerl", tmp_path / "played", tmp_path / "data" / "MineRLTreechop-v0")
-    told = {"actions": "full"} if kind == "multi_discrete" else {"look": options["look"]}
+    told = {"actions": "full"} if kind == "multi_discrete" else {"look": options.get("look", 15.0)}
+    told |= {"actions": options["actions"]} if "actions" in options else {}
     import_demos("auto", tmp_path / "data" / "MineRLTreechop-v0", tmp_path / "back", env="treechop", workers=1, **told)
     before, after = Demos.open(tmp_path / "played"), Demos.open(tmp_path / "back")
     assert after.schema.obs == before.schema.obs and after.schema.action == before.schema.action
@@ -42,6 +51,6 @@ def test_folders_give_back_what_was_recorded(kind: str, options: dict[str, objec
             if name != "pov":
                 assert np.array_equal(ours[name], theirs[name])
         if kind == "discrete":
-            assert set(np.unique(np.abs(np.array(back["raw/camera"])))) <= {0.0, 20.0}
+            assert set(np.unique(np.abs(np.array(back["raw/camera"])))) <= {0.0, options.get("look", 15.0)}
         else:
             assert np.array_equal(FULL.decode(np.array(played["action"]))["camera"], np.array(back["raw/camera"]))

@@ -14,16 +14,21 @@ import pytest
 from click.testing import CliRunner
 
 from slipstream.cli import main
-from slipstream.contracts import Array
+from slipstream.contracts import Array, ObsField, ObsSpec
 from slipstream.demos.exporters.minerl import export_minerl, write_recording
 from slipstream.demos.format import TERMINATED
 from slipstream.demos.importers.ingest import ingest
 from slipstream.demos.importers.minerl import find_recordings, minerl_source
 from slipstream.demos.iterators import sarsd_iter
 from slipstream.demos.reader import Demos
+from slipstream.envs.registry import EnvChoice
 from slipstream.errors import ConfigError, DemoError, MachineError
-from slipstream.minecraft.action_maps import TABLE_8, TABLE_14
+from slipstream.minecraft.action_maps import FULL, TABLE_8, TABLE_14
+from slipstream.minecraft.env_settings import minerl_options, treechop_settings
 from slipstream.minecraft.frames import FrameAdapter
+from slipstream.settings import EnvSettings
+from slipstream.stages.prepare import configure
+from slipstream.vector.make import make_vector
 
 Write = Callable[..., Path]
 Tell = Callable[[Array], list[int]]
@@ -175,7 +180,7 @@ def test_a_clone_is_trained_further_as_it_says(
     cloned = call("clone", "demos", "--epochs", "1", "--batch", "16", "--run", "clone", *small)
     lines = [re.search(r"slipstream (train .*?)(?:, where|$)", line) for line in cloned["next"]]
     commands = [found[1].replace("PATH", other_python) for found in lines if found]
-    in_treechop = kind != "8" and name != OBTAIN
+    in_treechop = name != OBTAIN
     assert len(commands) == (2 if in_treechop else 1) and (" treechop " in commands[0]) == in_treechop
     tiny = "--preset smoke --steps 32 --set plan.envs=2 --set ppo.rollout=8 --set ppo.minibatch=16 --set ppo.epochs=1"
     tiny += " --set plan.collector=local --set env.match_seconds=1"
@@ -183,6 +188,87 @@ def test_a_clone_is_trained_further_as_it_says(
     for number, command in enumerate(commands):
         facts = call(*command.split(), *tiny.split(), *quiet.split(), "--run", f"run{number}", *small)
         assert facts["steps"] >= 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "size", "look"), [("8", 64, 15.0), ("8", 128, 20.0), ("14", 128, 15.0), ("full", 64, 15.0)]
+)
+@pytest.mark.parametrize("env", ["", "treechop:rough"])
+def test_a_clone_of_imported_demos_plays_treechop(
+    recording: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, size: int, look: float, env: str
+) -> None:
+    """Demos with 8 actions, or with frames of 128 x 128, are cloned, and the clone plays treechop with these spaces.
+
+    Imported as demos of the real game or of treechop, the clone takes the env settings from them.
+    """
+    monkeypatch.chdir(tmp_path)
+    for number in range(2):
+        game = recording(f"v3_r-{number}_0-24", steps=24, lead=0, seed=number, size=size)
+    flags = ["--actions", kind, *(["--look", str(look)] if kind != "full" else []), *(["--env", env] if env else [])]
+    call("demos", "import", "minerl", str(game), "--out", "demos", *flags, "--json")
+    demos = Demos.open(tmp_path / "demos")
+    spec = {"8": TABLE_8, "14": TABLE_14, "full": FULL}[kind].spec
+    assert demos.schema.action == spec and demos.schema.env == (env or "minerl:MineRLTreechop-v0")
+    small = ["--set", "policy.features=8", "--set", "plan.threads=1", "--json"]
+    cloned = call("clone", "demos", "--epochs", "1", "--batch", "16", "--run", "clone", *small)
+    assert any(f" train {env or 'treechop'} --start run:clone" in line for line in cloned["next"])
+    for task in ("treechop", "treechop:rough"):
+        found = call(
+            *("evaluate", "run:clone", "--env", task, "--games", "2", "--set", "env.match_seconds=1", "--json")
+        )
+        assert found["games"] == 2 and 0 <= found["mean_return"] < 64
+    kept = configure("treechop", agent="run:clone").settings.env
+    vector = make_vector(EnvChoice("treechop", kept), 1)
+    assert vector.spec.action == spec and vector.spec.obs == demos.schema.obs
+    given = {"actions": "8"} if kind == "8" else {}
+    given |= {"size": 128} if size == 128 else {}
+    assert {name: kept.options[name] for name in given} == given
+    assert kept.options.get("look", 15.0) == look
+
+
+@pytest.mark.parametrize(
+    ("options", "adapter", "more", "settings", "reason"),
+    [
+        ({}, {"size": (64, 64)}, {}, {"actions": "discrete", "options": {"look": 15.0}}, ""),
+        ({"actions": "8"}, {"size": (64, 64)}, {}, {"options": {"actions": "8", "look": 15.0}}, ""),
+        ({"actions": "8", "look": 9.0}, {"size": (128, 128)}, {}, {"options": {"size": 128, "look": 9.0}}, ""),
+        ({"actions": "full"}, {"size": (128, 128)}, {}, {"actions": "multi_discrete", "options": {"size": 128}}, ""),
+        ({}, {"size": (32, 32)}, {}, {}, "their frames are 32 x 32 x 3, those of treechop 64 x 64 x 3 or 128"),
+        ({}, {"size": (64, 128)}, {}, {}, "their frames are 64 x 128 x 3, those of treechop 64 x 64 x 3"),
+        ({}, {"size": (64, 64), "grey": True, "stack": 3}, {}, {}, "their frames are grey or stacked"),
+        ({}, {"size": (64, 64), "grey": True}, {}, {}, "their frames are 64 x 64 x 1"),
+        ({}, {"size": (64, 64)}, {"observation__inventory__log": np.arange(21)}, {}, "they have inventory/log beside"),
+        ({"actions": "full"}, {"size": (64, 64)}, {"action__craft": ["none"] * 20}, {}, "their buttons, words"),
+    ],
+)
+def test_which_demos_fit_treechop(
+    recording: Write,
+    tmp_path: Path,
+    options: dict[str, Any],
+    adapter: dict[str, Any],
+    more: dict[str, Any],
+    settings: dict[str, Any],
+    reason: str,
+) -> None:
+    """Demos of all action maps and of both sizes have env settings of treechop; for the others there is a reason."""
+    more = {name: np.array(values) for name, values in more.items()}
+    demos = brought(recording(**more), tmp_path / "out", adapter=FrameAdapter(**adapter), **options)
+    own = minerl_options(demos.shards[0].origin)
+    assert own is not None
+    found, why = treechop_settings(own, demos.schema.obs)
+    assert why.startswith(reason) if reason else not why
+    assert found["options"].items() >= settings.get("options", {}).items()
+    assert found["actions"] == settings.get("actions", found["actions"])
+    if not reason:
+        vector = make_vector(EnvChoice("treechop", EnvSettings(**found)), 1)
+        assert vector.spec.obs == demos.schema.obs and vector.spec.action == demos.schema.action
+
+
+def test_vpts_actions_do_not_fit_treechop() -> None:
+    """The actions of VPT's agents are named as the reason."""
+    obs = ObsSpec((ObsField("pov", "image", (128, 128, 3)),))
+    assert treechop_settings({"actions": "vpt"}, obs)[1] == "treechop has no action map vpt"
 
 
 def stand_in(steps: int) -> dict[str, Any]:

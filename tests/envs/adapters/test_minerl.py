@@ -13,8 +13,8 @@ from slipstream.api import Run
 from slipstream.contracts import empty_rows
 from slipstream.envs.adapters.minerl import MineRLEnv
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.treechop.game import Treechop
 from slipstream.envs.treechop.minerl_api import MineRLTreechop
+from slipstream.envs.treechop.minerl_spaces import Treechop
 from slipstream.errors import ConfigError, EnvError
 from slipstream.minecraft.frames import FrameAdapter
 from slipstream.settings import EnvSettings
