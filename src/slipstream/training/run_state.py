@@ -111,9 +111,16 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     if previous is not None:
         parts.collector.publish(version - 1, previous, matchmaker.previous_assignments)
     parts.publish(version)
-    parts.collector.start(version, checkpoint.groups["envs"])
-    return Position(
-        checkpoint.steps, version, float(state["seconds"]), state["best"], previous, checkpoint.groups["envs"]
+    envs = checkpoint.groups["envs"] if holds_games(parts, checkpoint) else {}
+    parts.collector.start(version, envs or None)
+    return Position(checkpoint.steps, version, float(state["seconds"]), state["best"], previous, envs)
+
+
+def holds_games(parts: TrainingParts, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint has the state of games of the present form: a game may have changed since."""
+    saved, now = checkpoint.groups["envs"], parts.collector.snapshot(int(checkpoint.state["version"]))
+    return all(
+        name in saved and saved[name].shape == array.shape for name, array in now.items() if name.startswith("env/")
     )
 
 

@@ -43,7 +43,7 @@ from slipstream.training.loop import Evaluate, Progress, due, iterate
 from slipstream.training.opponents import Opponents
 from slipstream.training.parts import TrainingParts
 from slipstream.training.plan_summary import notable_switches, plan_rows, table
-from slipstream.training.run_state import Position, capture, restore
+from slipstream.training.run_state import Position, capture, holds_games, restore
 
 MIN_FREE_BYTES = 256 * 2**20
 DEFAULT_STEPS = 1_000_000
@@ -155,7 +155,7 @@ def resume(
         try:
             rewind(place, checkpoint.steps)
             rewind_lines(place.events, checkpoint.steps)
-            if not parts.spec.exact:
+            if not (parts.spec.exact and holds_games(parts, checkpoint)):
                 print(
                     f"Environment state of `{choice.name}` cannot be restored, so episodes restart; weights, optimiser "
                     "and RNG are restored exactly.",

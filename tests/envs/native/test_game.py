@@ -18,6 +18,7 @@ from slipstream.contracts import Rows, empty_rows
 from slipstream.envs.native.drawing import Row, colour_of
 from slipstream.envs.native.examples import maze, pong
 from slipstream.envs.registry import EnvChoice, find_game, labels_of, register_games
+from slipstream.envs.render.scenes import make_scene
 from slipstream.errors import ConfigError, EnvError
 from slipstream.settings import RewardSettings
 from slipstream.stages.check_game import check_game
@@ -341,6 +342,75 @@ def test_check_env_compares_the_sides() -> None:
         remarks = [one.what for one in check_game(game, 80).remarks]
         assert len(remarks) == ahead, remarks
         assert not ahead or "Team 0 is ahead" in remarks[0]
+
+
+def test_forms_of_a_game_compile_under_their_own_names() -> None:
+    """Numba names compiled code by module and name, so no two texts of a function may share a name."""
+    names = []
+    for size in (2, 3):
+        game = native.Game("forms", max_decisions=5)
+        game.reset(reset_clock)
+        game.step(wait_longer)
+        game.observe(see)
+        game.variant("only", waits=size)
+        play = game.kernels(compiled=False).step_all.__globals__["play"]
+        step = play.__globals__["step"]
+        names.append(
+            (step.__qualname__, step.__globals__["_wait"].__qualname__, play.__globals__["value_terms"].__name__)
+        )
+    assert all(one != other for one, other in zip(*names, strict=True)), names
+
+
+WAITS: int = native.size("waits")
+
+
+@native.function
+def wait(ticks: int) -> int:
+    """Ticks after a wait."""
+    return ticks + WAITS
+
+
+def wait_longer(s: Clock, action: Wait) -> None:
+    """Wait."""
+    s.ticks = wait(s.ticks)
+
+
+class Longer(Clock):
+    """A clock with another column."""
+
+    extra: float
+
+
+@pytest.mark.slow
+def test_a_run_is_resumed_after_its_game_has_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Episodes begin again if the state has other columns; the message says so."""
+
+    def reset_longer(s: Longer) -> None:
+        s.ticks = 0
+
+    def tick_longer(s: Longer, action: Wait) -> None:
+        s.ticks += 1
+
+    def see_longer(s: Longer, seen: Time) -> None:
+        seen.ticks = s.ticks
+
+    games = []
+    for functions in ((reset_clock, tick, see), (reset_longer, tick_longer, see_longer)):
+        games.append(native.Game("growing", max_decisions=20))
+        for kind, one in zip(("reset", "step", "observe"), functions, strict=True):
+            getattr(games[-1], kind)(one)
+    run = ss.train(games[0], run=tmp_path / "run", steps=128, **TINY_RUN)
+    capsys.readouterr()
+    assert ss.resume(run.path, steps=256, env=games[0]).facts["steps"] == 256
+    assert "cannot be restored" not in capsys.readouterr().err
+    assert ss.resume(run.path, steps=384, env=games[1]).facts["steps"] == 384
+    assert "Environment state of `growing` cannot be restored" in capsys.readouterr().err
+
+
+def test_states_of_another_version_are_not_drawn() -> None:
+    """Arrays that are not those of a native game's state are an error that says so."""
+    with pytest.raises(EnvError, match="These states are not those of `soccer`"):
+        make_scene("soccer", (100, 60), {"state": np.zeros((2, 39), np.float32), "clock": np.zeros((2, 9))}, 0.1)
 
 
 def test_mistakes_of_a_declaration() -> None:

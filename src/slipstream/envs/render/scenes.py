@@ -9,6 +9,7 @@ import numpy as np
 from slipstream.contracts import Array, Vector, Viewed
 from slipstream.envs.game import Scene
 from slipstream.envs.registry import find_game
+from slipstream.errors import EnvError
 
 __all__ = ["SIZE", "Scene", "draw", "make_scene", "measured_step_seconds", "render_state", "state_labels"]
 
@@ -26,7 +27,14 @@ def render_state(vector: Vector) -> dict[str, Array]:
 def make_scene(env: str, size: tuple[int, int], arrays: Mapping[str, Array], step_seconds: float) -> Scene | None:
     """The scene of an episode from its states, stacked over steps; None for a game without a drawing."""
     game = find_game(env)
-    return None if game is None or game.scene is None else game.scene(size, arrays, step_seconds)
+    if game is None or game.scene is None:
+        return None
+    if game.definition is not None and "state" not in state_labels(env, arrays):
+        raise EnvError(
+            f"These states are not those of `{env}`: another version of the game has recorded them.",
+            "record or play it again, or draw it with that version",
+        )
+    return game.scene(size, arrays, step_seconds)
 
 
 def draw(env: str, snapshot: Mapping[str, Array], size: tuple[int, int] = SIZE) -> Array | None:
