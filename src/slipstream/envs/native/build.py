@@ -27,6 +27,7 @@ from slipstream.envs.native.rewrite import (
     rewrite,
 )
 from slipstream.envs.native.sources import GameError, Source
+from slipstream.envs.native.written import written_columns
 from slipstream.errors import ConfigError, did_you_mean
 from slipstream.system.numba_compile import OPTIONS, WITHOUT_REFERENCES, twin
 
@@ -252,6 +253,7 @@ def build(plan: Plan, compiled: bool) -> Kernels:
         "shape_terms": (_potentials_text(list(potentials)), {f"potential_{k}": one for k, one in potentials.items()}),
         "value_statistics": (_statistics_text(plan.how), _numbered("statistic", statistics)),
         "write_statistics": (_results_text(plan.how), {}),
+        "clear": (_clear_text(columns.observation, written_columns(made["observe"], "_out")), {}),
         "allowed": (_mask_text(columns.action, list(masks)), {f"mask_{part}": one for part, one in masks.items()}),
     }
     numbers = {
@@ -430,6 +432,12 @@ def _results_text(how: Sequence[tuple[int, int]]) -> str:
             mean = " / max(decisions, 1)" if one == kernels.MEAN else ""
             lines.append(f"    out[row, {k}] = sums[e, me, {k}]{mean}")
     return "\n".join(["def write_statistics(sums, e, me, decisions, out, row):", *lines, "    return"])
+
+
+def _clear_text(observation: Columns, written: set[int]) -> str:
+    """Clear the columns of an observation that its function may not write."""
+    lines = [f"    obs[row, {column}] = 0" for column in range(observation.size) if column not in written]
+    return "\n".join(["def clear(obs, row):", *lines, "    return"])
 
 
 def _mask_text(action: Columns, masked: Sequence[str]) -> str:

@@ -94,6 +94,7 @@ to_float: Any = None
 step: Any = None
 prepare: Any = None
 observe: Any = None
+clear: Any = None
 done: Any = None
 outcome_of: Any = None
 acts_next: Any = None
@@ -183,11 +184,13 @@ def observe_template(env: int, games: Games, world: Array, obs: Array, pixels: A
     place, scratch = task_place(games.numbers, env), games.scratch
     for me in range(AGENTS):
         row = env * AGENTS + me
-        for k in range(OBS):
-            obs[row, k] = 0
         for k in range(PIXELS):
             pixels[row, 4 * OBS + k] = 0
-        if not ABSENCES or takes_part(games.state, env, world, me, games.table, place):
+        if ABSENCES and not takes_part(games.state, env, world, me, games.table, place):
+            for k in range(OBS):
+                obs[row, k] = 0
+        else:
+            clear(obs, row)
             observe(games.state, env, world, scratch, env % scratch.shape[0], me, obs, pixels, row, games.table, place)
 
 

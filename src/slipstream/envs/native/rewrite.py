@@ -129,6 +129,9 @@ class Rewritten:
     """The arrays that it changes, by their low-level parameters."""
     text: str
     """The rewritten text with all constants, from which caches are named."""
+    tree: ast.FunctionDef
+    calls: Mapping[str, Rewritten]
+    """The helpers that it calls, by the names in its tree."""
 
 
 @dataclass
@@ -175,6 +178,7 @@ class _Rewriter:
         self.written: set[str] = set()
         self.fresh = 0
         self.text: list[str] = []
+        self.calls: dict[str, Rewritten] = {}
 
     def rewrite(self, parameters: Sequence[str]) -> Rewritten:
         """Rewrite the function: until the kinds of all variables are known, and then once more."""
@@ -207,7 +211,13 @@ class _Rewriter:
         digest = hashlib.sha256(f"{self.floats.__name__} {self.context.floats.__name__} {text}".encode()).hexdigest()
         function.__name__ = function.__qualname__ = f"{definition.name}_{digest[:16]}"
         return Rewritten(
-            function, self.joined(self.returned), frozenset(used & set(parameters)), frozenset(self.written), text
+            function=function,
+            returns=self.joined(self.returned),
+            reads=frozenset(used & set(parameters)),
+            writes=frozenset(self.written),
+            text=text,
+            tree=made,
+            calls=self.calls,
         )
 
     def fail(self, node: ast.AST, what: str, hint: str = "") -> NoReturn:
@@ -764,6 +774,7 @@ class _Rewriter:
                 self.written.add(given.array)
         held = f"_{function.name}"
         self.globals[held] = context.compiled[id(function)]
+        self.calls[held] = known
         if known.text not in self.text:
             self.text.append(known.text)
         made_call = call(held, *args)
