@@ -1,8 +1,8 @@
 """What a game declares about itself: how it is made, drawn and played by hand, its events, labels and scripted players.
 
-Each built-in game has a `declaration` module in its folder, and `registry` lists them. A game of another package
-declares the same parts. Only `make` is required. Parts are plain callables; `lazy` gives one that imports its module
-on the first call, so that listing the games imports none of them.
+Native games declare themselves in their module `game`, the other built-in games in a module `declaration`, and
+`registry` lists them. A game of another package declares the same parts. Only `make` is required. Parts are plain
+callables; `lazy` gives one that imports its module on the first call, so that listing the games does not import them.
 """
 
 from __future__ import annotations

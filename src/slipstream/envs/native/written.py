@@ -7,11 +7,25 @@ What it does not understand counts as not written.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 
 from slipstream.envs.native.rewrite import Rewritten
 
 LEAVING = (ast.Return, ast.Break, ast.Continue)
+OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
 
 
 def written_columns(function: Rewritten, array: str, known: Mapping[str, int | None] | None = None) -> set[int]:
@@ -93,7 +107,7 @@ class _Path:
                 self.found |= written_columns(helper, text, known)
 
     def value(self, node: ast.expr) -> int | None:
-        """The value of a whole number, if it is known."""
+        """The value of a whole number, or of a comparison, if it is known."""
         match node:
             case ast.Constant(int(value)):
                 return value
@@ -101,15 +115,29 @@ class _Path:
                 return self.known.get(text)
             case ast.Call(ast.Name("_index"), [value, _]):
                 return self.value(value)
+            case ast.Call(ast.Name(text), given) if text in self.function.calls:
+                return self.result(self.function.calls[text], given)
+            case ast.IfExp(test, body, orelse):
+                taken = self.value(test)
+                return None if taken is None else self.value(body if taken else orelse)
             case ast.BinOp(left, op, right):
-                one, two = self.value(left), self.value(right)
-                if one is None or two is None:
-                    return None
-                match op:
-                    case ast.Add():
-                        return one + two
-                    case ast.Sub():
-                        return one - two
-                    case ast.Mult():
-                        return one * two
+                return self.combined(type(op), left, right)
+            case ast.Compare(left, [op], [right]):
+                return self.combined(type(op), left, right)
+        return None
+
+    def combined(self, op: type[ast.AST], left: ast.expr, right: ast.expr) -> int | None:
+        """The value of two numbers joined by an operator."""
+        one, two = self.value(left), self.value(right)
+        if one is None or two is None or op not in OPERATORS or (op in (ast.FloorDiv, ast.Mod) and two == 0):
+            return None
+        return int(OPERATORS[op](one, two))
+
+    def result(self, helper: Rewritten, given: Sequence[ast.expr]) -> int | None:
+        """What a helper returns that is one expression."""
+        match helper.tree.body:
+            case [ast.Return(ast.expr() as value)]:
+                names = [one.arg for one in helper.tree.args.args]
+                known = {name: self.value(one) for name, one in zip(names, given, strict=True)}
+                return _Path(helper, "", known).value(value)
         return None

@@ -61,11 +61,10 @@ def observe_pads(s: State, car: Car, flip: int, seen: Seen) -> None:
         x, y = PAD_X[pair], PAD_Y[pair]
         back = INV_BIG if pair == 0 else INV_SMALL
         for k in range(2):
-            left = s.pads[2 * pair + k]
-            seen.pad[2 * pair + (k ^ flip)] = 1.0 - left * back
+            seen.pad[2 * pair + k] = 1.0 - s.pads[2 * pair + (k ^ flip)] * back
             dx, dy = x - cx, y - cy
             square = dx * dx + dy * dy
-            if left <= 0.0 and square < nearest:
+            if s.pads[2 * pair + k] <= 0.0 and square < nearest:
                 nearest, ax, ay = square, dx, dy
             x, y = -x, -y
     write_rotated(seen.nearest_pad, car.hx, car.hy, ax, ay, NEAR)

@@ -123,7 +123,7 @@ def make(variant: str, envs: int, *, first: int = 0, seed: int = 0) -> TinyVecto
     return TinyVector(spec, envs, LENGTH, partial(write_observations, len(teams)), rewards, first=first, seed=seed)
 
 
-def oracle(obs: Array, kind: str, out: Array) -> None:
+def oracle(obs: Array, action: ActionSpec, out: Array) -> None:
     """Write the optimal actions."""
     seen = OBS.split(obs)
     place, feature, value = (seen["tokens"][..., k] for k in range(3))
@@ -131,8 +131,8 @@ def oracle(obs: Array, kind: str, out: Array) -> None:
     out[:, 0] = brightest_quarter(seen["image"].reshape(len(obs), -1))
     out[:, 1] = seen["vector"].argmax(axis=1)
     out[:, 2] = feature[np.arange(len(obs)), highest]
-    if kind in ("continuous", "mixed"):
-        numbers = out[:, SPECS["hybrid"].discrete_parts if kind == "mixed" else 0 :]
+    if action.kind in ("continuous", "mixed"):
+        numbers = out[:, action.discrete_parts :]
         numbers[:] = (numbers * 2 + 1) / OPTIONS - 1
 
 

@@ -77,7 +77,7 @@ def brightest_quarter(images: Array) -> Array:
     return quarters
 
 
-def oracle(obs: Array, kind: str, out: Array) -> None:
+def oracle(obs: Array, action: ActionSpec, out: Array) -> None:
     """Write the optimal actions."""
     out[:, 0] = brightest_quarter(obs)
 
