@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from slipstream.cli import main
 from slipstream.envs import registry
+from slipstream.envs.native.examples import cartpole
 from slipstream.envs.registry import EnvChoice, Game, games, import_modules, parse
 from slipstream.errors import ConfigError, EnvError
 
@@ -84,7 +85,7 @@ class Entry:
 
 
 def test_games_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry point that is a Game is found by name, anything else is an error; entry points are read once."""
+    """An entry point that is a Game or a native game is found by name, others are errors; they are read once."""
     monkeypatch.setattr(registry, "package_games", functools.cache(registry.package_games.__wrapped__))
     kart = Game("karts", ("1",), make=lambda *_: None)  # type: ignore[arg-type,return-value]
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("kart", kart)])
@@ -92,6 +93,11 @@ def test_games_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("bad", 3)])
     assert parse("kart") == (kart, "1")
     registry.package_games.cache_clear()
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("carts", cartpole.game)])
+    found = parse("carts")[0]
+    assert found is not None and found.definition is cartpole.game
+    registry.package_games.cache_clear()
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry("bad", 3)])
     with pytest.raises(EnvError) as caught:
         games()
     assert str(caught.value) == "The entry point `bad` of slipstream.envs is not a Game.\nhint: fix that package"

@@ -209,7 +209,8 @@ def package_games() -> dict[str, Game]:
     """The games of installed packages; the entry points are read once per process, which is slow."""
     found = {}
     for entry in entry_points(group="slipstream.envs"):
-        game = entry.load()
+        loaded = entry.load()
+        game = loaded.declare() if is_declared_game(loaded) else loaded
         if not isinstance(game, Game):
             raise EnvError(f"The entry point `{entry.name}` of slipstream.envs is not a Game.", "fix that package")
         found[entry.name] = game
