@@ -120,9 +120,9 @@ def _time_soccer(case: Case, seconds: float) -> list[float]:
     import numpy as np
 
     from slipstream.contracts import empty_rows
-    from slipstream.envs.soccer.game import Soccer
+    from slipstream.envs.soccer.game import game as soccer
 
-    game = Soccer(case.envs)
+    game = soccer.vector(case.envs)
     out = empty_rows(game.spec, case.envs)
     game.reset(out)
     actions = np.random.default_rng(0).integers(0, 18, (16, len(out.obs), 1)).astype(np.int32)

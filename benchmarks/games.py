@@ -43,7 +43,7 @@ GAMES = {
     "soccer": GameLine("car soccer, 1v1", "", "self-play-soccer.md"),
     "soccer:3v3": GameLine("car soccer, 3v3", "", "self-play-soccer.md"),
     "kart": GameLine("a lap against the clock", "", "kart.md"),
-    "treechop": GameLine("a small Minecraft, 64 x 64 pixels", "", "minecraft.md"),
+    "treechop": GameLine("a small Minecraft, 64 x 64 pixels (or 128 x 128)", "", "minecraft.md"),
     "rocket:1v1": GameLine("Rocket League's physics, 1v1", "rocket", "rocket.md"),
     "rocket:3v3": GameLine("Rocket League's physics, 3v3", "rocket", "rocket.md"),
     "mettagrid:arena": GameLine("MettaGrid, 24 agents, tokens, LSTM", "mettagrid", "mettagrid.md"),

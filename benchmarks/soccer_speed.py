@@ -16,9 +16,8 @@ import numpy as np
 
 from slipstream.contracts import empty_rows
 from slipstream.envs.registry import EnvChoice
-from slipstream.envs.soccer import layout as at
-from slipstream.envs.soccer import scripted
-from slipstream.envs.soccer.game import Soccer
+from slipstream.envs.soccer.game import SOCCER
+from slipstream.envs.soccer.game import game as soccer
 from slipstream.stages.evaluate import evaluate
 
 COAST = 7
@@ -49,7 +48,7 @@ def rate(function: Callable[[], object], work: int, repeats: int, seconds: float
 
 def stepping(envs: int, team_size: int, repeats: int) -> dict[str, float]:
     """Agent-steps per second with precomputed random actions."""
-    game = Soccer(envs, team_size=team_size)
+    game = soccer.vector(envs, f"{team_size}v{team_size}")
     out = empty_rows(game.spec, envs)
     game.reset(out)
     rows = len(out.obs)
@@ -64,11 +63,11 @@ def stepping(envs: int, team_size: int, repeats: int) -> dict[str, float]:
 
 def acting(name: str, repeats: int) -> dict[str, float]:
     """Decisions per second of a scripted player on random states."""
-    game = Soccer(1024, random_starts=1.0)
+    game = soccer.vector(1024, random_starts=1.0)
     out = empty_rows(game.spec, 1024)
     game.reset(out)
     action = np.zeros((2048, 1), np.int32)
-    return rate(lambda: scripted.act(name, out.obs, "discrete", action), 2048, repeats)
+    return rate(lambda: soccer.act(name, out.obs, "discrete", action), 2048, repeats)
 
 
 def match(first: str, second: str, games: int, seed: int = 0, team_size: int = 1) -> dict[str, float]:
@@ -80,14 +79,14 @@ def match(first: str, second: str, games: int, seed: int = 0, team_size: int = 1
 
 def goals(name: str, games: int, seed: int = 0) -> float:
     """Goals per match of a player against itself, of both teams."""
-    game = Soccer(games, seed=seed)
+    game = soccer.vector(games, seed=seed)
     out = empty_rows(game.spec, games)
     game.reset(out)
     action = np.zeros((2 * games, 1), np.int32)
     total, over = 0, np.zeros(games, bool)
     while not over.all():
         out.terms[:] = 0
-        scripted.act(name, out.obs, "discrete", action)
+        soccer.act(name, out.obs, "discrete", action)
         game.step(action, out)
         total += int(((out.terms[::2, 0] != 0) & ~over).sum())
         over |= out.terminated[::2] == 1
@@ -96,18 +95,17 @@ def goals(name: str, games: int, seed: int = 0) -> float:
 
 def unguarded(name: str, starts: int, seconds: float = 10.0, seed: int = 0) -> float:
     """The share of random starts from which a player scores in time against a car that stays in a corner."""
-    game = Soccer(starts, random_starts=1.0, seed=seed)
+    game = soccer.vector(starts, random_starts=1.0, seed=seed)
     out = empty_rows(game.spec, starts)
     game.reset(out)
-    other = at.CARS + at.CAR_SIZE
+    x, y, vx, vy, ball_y = (game.column(name) for name in ("cars.1.x", "cars.1.y", "cars.1.vx", "cars.1.vy", "ball.y"))
     first_goal = np.zeros(starts)
     action = np.full((2 * starts, 1), COAST, np.int32)
     for _ in range(int(seconds / game.spec.step_seconds)):
-        game.state[:, other + at.X] = -28
-        game.state[:, other + at.Y] = np.where(game.state[:, at.BALL + at.Y] > 0, -19, 19)
-        game.state[:, other + at.VX : other + at.VY + 1] = 0
+        x[:], y[:] = -28, np.where(ball_y > 0, -19, 19)
+        vx[:], vy[:] = 0, 0
         game.observe(out.obs)
-        scripted.act(name, out.obs, "discrete", action)
+        soccer.act(name, out.obs, "discrete", action)
         action[1::2] = COAST
         out.terms[:] = 0
         game.step(action, out)
@@ -129,12 +127,12 @@ def main() -> None:
     for envs, team in ((1024, 1), (64, 1), (1024, 2), (1024, 3)):
         rates = stepping(envs, team, given.repeats)
         result.add({"work": "stepping", "contestant": f"{team}v{team} x {envs}", **rates})
-    for name in scripted.SCRIPTED:
+    for name in SOCCER.scripted:
         result.add({"work": "deciding", "contestant": name, **acting(name, given.repeats)})
     for one, other in PAIRS:
         games = {"games": given.games, **match(one, other, given.games)}
         result.add({"work": "strength", "contestant": f"{one} : {other}", **games})
-    for name in scripted.SCRIPTED:
+    for name in SOCCER.scripted:
         row = {"games": given.games, "score": unguarded(name, given.games)}
         result.add({"work": "unguarded goal within 10 s", "contestant": name, **row})
     result.add({"work": "goals per match", "contestant": "rule : rule", "score": goals("rule", given.games)})

@@ -245,7 +245,7 @@ snapshot | A frozen copy: of an environment's state, or of a policy in a league.
 stage | One verb from settings to an artefact on disk. | slipstream.stages
 step | One agent of the learning policy acting once. All intervals count steps. | setting:every.log
 task | A variant of a game that an environment can play. | slipstream.training.tasks
-tick | One step of a game's physics. | slipstream.envs.soccer.layout:TICK_HZ
+tick | One step of a game's physics. | slipstream.envs.soccer.columns:TICK_HZ
 update | One gradient step of the optimiser. | slipstream.algorithms.ppo:PPO
 vector | Many environments that step together. | slipstream.contracts:Vector
 worker | A process that steps environments. | slipstream.system.worker_pool:WorkerPool

@@ -1,24 +1,24 @@
 """Train soccer with a reward term of your own: a plain function of one match, compiled with the rest.
 
-`before` and `after` are the state of one match around a decision, `clock` is its clock after it; the columns are named
-in `slipstream.envs.soccer.layout`. Team 0 attacks towards +x and holds the cars below `team_size`.
+`before` and `after` are the state of one match around a decision, whose columns `slipstream.envs.soccer.columns` names;
+`me` is the agent that is paid. Team 0 attacks towards +x.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import slipstream as ss
-from slipstream.envs.soccer.layout import CAR_SIZE, CARS, LENGTH, X
+from slipstream.envs.soccer.columns import LENGTH, State, car_of, side_of
 
 
-def defend(before: Any, after: Any, clock: Any, car: int, team_size: int) -> float:
+def defend(before: State, after: State, me: int) -> float:
     """Pay for ground gained towards the own goal."""
-    home = -LENGTH if car < team_size else LENGTH
-    at = CARS + car * CAR_SIZE + X
-    return (abs(before[at] - home) - abs(after[at] - home)) / LENGTH
+    home = -LENGTH * side_of(me)
+    old = before.cars[car_of(before, me)]
+    new = after.cars[car_of(after, me)]
+    return (abs(old.x - home) - abs(new.x - home)) / LENGTH
 
 
 with TemporaryDirectory() as folder:

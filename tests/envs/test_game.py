@@ -16,7 +16,6 @@ from slipstream.envs.events import find_events
 from slipstream.envs.game import Game, Labels, LazyCall, lazy, lazy_value
 from slipstream.envs.registry import EnvChoice, games, import_modules, labels_of, numbered_labels, parse, register
 from slipstream.envs.render.scenes import draw, measured_step_seconds, state_labels
-from slipstream.envs.soccer import layout as soccer
 from slipstream.errors import ConfigError, EnvError
 from slipstream.play.games import GameResult, ScheduledGame, play_scheduled
 from slipstream.play.replay_recording import write_replay
@@ -82,29 +81,34 @@ def test_mettagrid_has_labels() -> None:
 
 
 def test_labels_name_the_right_columns() -> None:
-    """Labels agree with the column numbers of the layouts."""
+    """Labels are those of the columns and of the options that they name."""
     seen = labels_of(spec_of("soccer:mixed")).obs
     columns = {
-        "spin": soccer.O_SPIN,
-        "time_left": soccer.O_CLOCK,
-        "ball.distance": soccer.O_BALL_DISTANCE,
-        "own_goal.ahead": soccer.O_HOME,
-        "pad.0": soccer.O_PADS,
-        "teammate.0.position.ahead": soccer.O_OTHERS,
-        "opponent.0.position.ahead": soccer.O_OTHERS + 2 * soccer.OTHER_SIZE,
-        "teammate.0.present": soccer.O_PRESENT,
+        "spin": 6,
+        "time_left": 8,
+        "ball.distance": 13,
+        "own_goal.ahead": 22,
+        "pad.0": 28,
+        "teammate.0.position.ahead": 36,
+        "opponent.0.position.ahead": 36 + 2 * 8,
+        "present.0": 36 + 5 * 8,
     }
     assert {name: seen.index(name) for name in columns} == columns
+    match = make_vector(EnvChoice("soccer:mixed"), 1)
+    rows = empty_rows(match.spec, 1)
+    match.reset(rows)
+    known = {"spin": 0, "time_left": 1, "pad.0": 1, "opponent.0.heading.ahead": -1, "present.0": 0, "present.2": 1}
+    assert {name: round(float(rows.obs[0, seen.index(name)]), 3) for name in known} == known, "a 1v1 match at its start"
     seen = labels_of(spec_of("kart")).obs
     assert seen.index("lap_left") == 7 and seen.index("ahead.4m.ahead") == 11 and len(seen) == 11 + 12 * 4
     (options,) = labels_of(spec_of("kart", "discrete")).options
     assert [options.index(name) for name in ("right brake", "straight", "left accelerate")] == [0, 4, 8]
     assert labels_of(spec_of("treechop", "discrete", scalars=True)).obs
-    from slipstream.envs.soccer.actions import TABLE
+    from slipstream.envs.soccer.columns import DRIVING
 
     (options,) = labels_of(spec_of("soccer", "discrete")).options
-    assert TABLE[options.index("boost left")].tolist() == [1, 1, 1, 0]
-    assert TABLE[options.index("coast")].tolist() == [0, 0, 0, 0]
+    assert DRIVING[options.index("forward left boost")] == (1, 1, 1, 0)
+    assert DRIVING[options.index("coast")] == (0, 0, 0, 0)
 
 
 def test_environments_without_labels_are_numbered() -> None:
@@ -220,7 +224,7 @@ def controls(keys, last, action):
     return np.array(["up" in keys, "space" in keys], np.int32)
 
 
-def walk(obs, kind, out):
+def walk(obs, action, out):
     out[:] = 1, 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import slipstream as ss
 from slipstream.api import configure
 from slipstream.cli import main
 from slipstream.contracts import Array, Vector, empty_rows
+from slipstream.envs.kart.columns import State as Lap
 from slipstream.envs.registry import EnvChoice
+from slipstream.envs.soccer.columns import State as Match
 from slipstream.errors import ConfigError, EnvError, EnvFault, NonFiniteGame
 from slipstream.settings import RewardSettings
 from slipstream.stages import reward_report
@@ -91,8 +94,38 @@ def test_a_failing_term_is_named() -> None:
     assert np.isnan(paid(walk(nan=lambda before, action, after, info: np.nan), [1])[0][0])
 
 
-def imports(before: Any, after: Any, clock: Any) -> float:
-    """A term that numba refuses before it looks at types."""
+def untyped(before, after, clock, car, team_size):  # type: ignore[no-untyped-def]
+    """A term of a native game whose parameters have no types."""
+    return 0.0
+
+
+def nothing(before: Match, after: Match) -> None:
+    """A term that returns nothing."""
+
+
+def text(before: Lap, after: Lap) -> float:
+    """A term that adds a number to a text."""
+    return "x" + before.x  # type: ignore[operator,no-any-return]
+
+
+def more(before: Lap, after: Lap, scale: float = 2.0) -> float:
+    """A term with a parameter that no term has."""
+    return scale
+
+
+def misspelt(before: Lap, after: Lap) -> float:
+    """A term that reads what is not there."""
+    return after.passd  # type: ignore[attr-defined,no-any-return]
+
+
+def writes(before: Match, after: Match, me: int) -> float:
+    """A term that changes the game."""
+    after.ball.x = 7.0
+    return 0.0
+
+
+def imports(before: Lap, after: Lap) -> float:
+    """A term that imports a module."""
     import os
 
     return float(len(os.sep))
@@ -154,19 +187,33 @@ def test_wrong_terms_are_config_errors() -> None:
         walk(env=gain)
     with pytest.raises(ConfigError, match=r"`rewards.potential` is set"):
         walk(RewardSettings(potential=True), gain=gain)
+
+
+FORM = "write def mine(before: State, after: State, me: int) -> float, with State of slipstream.envs."
+
+
+@pytest.mark.parametrize(
+    ("game", "term", "message", "hint"),
+    [
+        ("soccer", untyped, "`before` is not a parameter of a reward function", f"{FORM}soccer.columns"),
+        ("soccer", lambda after: 0.0, "`after` is not a parameter of a reward function", f"{FORM}soccer.columns"),
+        ("soccer", nothing, "it returns nothing", "return a number"),
+        ("soccer", writes, "`after.ball.x` belongs to what this function only reads", ""),
+        ("kart", text, "'x' is not a number", "use numbers"),
+        ("kart", more, "`scale` is not a parameter of a reward function", f"{FORM}kart.columns"),
+        ("kart", misspelt, "State has no column `passd`. Did you mean `passed`?", "it has x, y, "),
+        ("kart", imports, "a game's function cannot use `import`", "use assignments"),
+    ],
+)
+def test_wrong_terms_of_native_games(game: str, term: Any, message: str, hint: str) -> None:
+    """A term that cannot be compiled is an error when envs are made, with the line and what to write instead."""
     with pytest.raises(ConfigError) as caught:
-        make_vector(EnvChoice("soccer", terms={"short": lambda before, after: 0.0}), 1)
-    assert "short(before, after, clock, car, team_size)" in caught.value.hint
-    with pytest.raises(ConfigError, match="returns none, not a number"):
-        make_vector(EnvChoice("kart", terms={"nothing": lambda before, after, clock: None}), 1)
-    with pytest.raises(
-        ConfigError, match=r"numba has no add\(.*, in line \d+ of test_python_terms.py: .*lambda"
-    ) as caught:
-        make_vector(EnvChoice("kart", terms={"text": lambda before, after, clock: "x" + before[0]}), 1)
-    assert "return a number" in caught.value.hint
-    make_vector(EnvChoice("kart", terms={"more": lambda before, after, clock, scale=2.0: scale}), 1)
-    with pytest.raises(ConfigError, match=r"cannot be compiled: .*IMPORT_NAME"):
-        make_vector(EnvChoice("kart", terms={"imports": imports}), 1)
+        make_vector(EnvChoice(game, terms={"mine": term}), 1)
+    assert re.match(
+        rf'Reward term `mine` cannot be compiled: File ".*test_python_terms.py", line \d+, in .*: {re.escape(message)}',
+        caught.value.message,
+    )
+    assert hint in caught.value.hint
 
 
 def test_games_without_terms_refuse_them() -> None:

@@ -11,7 +11,10 @@ import pytest
 
 from slipstream.agents.simple import RandomAgent
 from slipstream.contracts import ActionSpec, Array, EnvSpec, empty_rows, vector_obs
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.kart.columns import State as Lap
+from slipstream.envs.kart.columns import Track
+from slipstream.envs.kart.game import game as kart
+from slipstream.envs.native.vector import NativeVector
 from slipstream.envs.rewards import (
     CombinedReward,
     RewardScheme,
@@ -20,10 +23,15 @@ from slipstream.envs.rewards import (
     try_calls,
     weighted_terms,
 )
-from slipstream.envs.soccer.game import Soccer
+from slipstream.envs.soccer.columns import State as Match
+from slipstream.envs.soccer.game import game as soccer
+from slipstream.envs.treechop.columns import SIDE
+from slipstream.envs.treechop.columns import State as Player
+from slipstream.envs.treechop.columns import World as Blocks
+from slipstream.envs.treechop.game import game as treechop
 from slipstream.errors import ConfigError
 from slipstream.settings import RewardSettings
-from slipstream.vector.make import make_vector
+from soccer_matches import begun
 
 SCHEME = RewardScheme(
     ("goal", "near", "fast"),
@@ -92,19 +100,19 @@ def test_names_of_terms_are_identifiers(name: str) -> None:
 
 def test_parameters_of_another_form() -> None:
     """A parameter named as one of another form or place is an error; other names and further defaults are free."""
-    form = ("before", "after", "clock")
-    free: list[Any] = [lambda a, b, c: 0.0, lambda *all: 0.0, lambda before, after, now, car=0: 0.0]
+    form = ("before", "after", "car")
+    free: list[Any] = [lambda a, b, c: 0.0, lambda *all: 0.0, lambda before, after, now, team_size=0: 0.0]
     for term in free:
         check_signature("mine", term, form)
     wrong: list[tuple[Any, int, str]] = [
         (lambda before, action, after: 0.0, 2, "action"),
-        (lambda after, before, clock: 0.0, 1, "after"),
+        (lambda after, before, car: 0.0, 1, "after"),
         (lambda x, y, info: 0.0, 3, "info"),
     ]
     for term, place, name in wrong:
         with pytest.raises(ConfigError, match=f"argument {place} is `{form[place - 1]}`, not `{name}`") as caught:
             check_signature("mine", term, form)
-        assert "def mine(before, after, clock)" in caught.value.hint
+        assert "def mine(before, after, car)" in caught.value.hint
 
 
 class State(NamedTuple):
@@ -137,21 +145,52 @@ def test_a_term_is_tried_before_it_is_compiled() -> None:
     assert np.isnan(state.ball).all() and not row.any()
 
 
-@pytest.mark.parametrize("game", ["kart", "treechop"])
-def test_an_index_beyond_the_state_is_an_error(game: str) -> None:
-    """A compiled term of a game of one agent that reads too far, even late, is named with its line and the shapes."""
+def ninth_pad(before: Match, after: Match, me: int) -> float:
+    """Reads a pad that does not exist."""
+    return after.pads[8]
 
-    def late(before: Any, after: Any, clock: Any) -> float:
-        return float(after[after.size + 7]) if before[0] != after[0] or before[1] != after[1] else 0.0
 
-    vector = make_vector(EnvChoice(game, terms={"mine": late}), 2)
+def pad_of(before: Match, after: Match, me: int) -> float:
+    """Reads a pad that does not exist for the second agent."""
+    return after.pads[7 + me]
+
+
+def last_point(before: Lap, after: Lap, track: Track) -> float:
+    """Reads a point that does not exist."""
+    return track.points[192].x
+
+
+def point_ahead(before: Lap, after: Lap, track: Track) -> float:
+    """Reads a point that does not exist, once the car has moved."""
+    return track.points[0 if before.x == after.x and before.y == after.y else 195].x
+
+
+def beside(before: Player, after: Player, world: Blocks) -> float:
+    """Reads a column that does not exist."""
+    return world.blocks[0, 1000]
+
+
+def further(before: Player, after: Player, world: Blocks) -> float:
+    """Reads a column that does not exist, once the player has moved."""
+    return world.blocks[0 if before.x == after.x and before.y == after.y else 1000, 0]
+
+
+@pytest.mark.parametrize(
+    ("game", "sure", "late", "limit"),
+    [(soccer, ninth_pad, pad_of, 8), (kart, last_point, point_ahead, 192), (treechop, beside, further, SIDE)],
+)
+def test_an_index_beyond_the_columns_is_an_error(game: Any, sure: Any, late: Any, limit: int) -> None:
+    """A term that reads too far is named with its line; where the index is computed, plain Python names it."""
+    with pytest.raises(ConfigError, match=r"`mine` cannot be compiled: .*test_rewards.py\", line \d+") as caught:
+        game.vector(2, extra_terms={"mine": sure})
+    assert f"is not below {limit}." in caught.value.message and caught.value.hint == f"use 0 to {limit - 1}"
+    vector = game.vector(2, compiled=False, extra_terms={"mine": late})
     rows = empty_rows(vector.spec, 2)
     vector.reset(rows)
     random = RandomAgent(vector.spec)
-    with pytest.raises(ConfigError, match=r"`mine` reads beyond an array, in line \d+ of test_rewards.py") as caught:
+    with pytest.raises(IndexError, match=rf"index \d+ is not from 0 to {limit - 1}"):
         for _ in range(50):
-            vector.step(random.act(rows.obs).reshape(2, -1), rows)
-    assert "shapes: before [" in caught.value.hint
+            vector.step(random.act(rows.obs).reshape(len(rows.reward), -1), rows)
 
 
 def test_the_reward_is_the_weighted_sum() -> None:
@@ -235,13 +274,18 @@ def test_a_half_life_is_a_discount() -> None:
 NORMALISED = RewardSettings(normalise=True, team_spirit=0.5, zero_sum=1.0, clip=2.0)
 
 
-def play(game: Soccer, seed: int, steps: int) -> Array:
+def four(envs: int = 4, first: int = 0) -> NativeVector:
+    """Some of four matches, at their start."""
+    return begun(envs, "2v2", random_starts=1.0, rewards=NORMALISED, first=first)[0]
+
+
+def play(game: NativeVector, seed: int, steps: int) -> Array:
     """Rewards [steps, rows] of random play, which depends on the seed and the step alone."""
     out = empty_rows(game.spec, game.envs)
     rewards = []
     for step in range(steps):
         drawn = np.random.default_rng([seed, step]).integers(0, 18, (64, 1)).astype(np.int32)
-        first = 4 * game._first  # type: ignore[attr-defined]
+        first = 4 * game._first
         game.step(drawn[first : first + 4 * game.envs], out)
         rewards.append(out.reward.copy())
     return np.array(rewards)
@@ -249,7 +293,7 @@ def play(game: Soccer, seed: int, steps: int) -> Array:
 
 def test_a_snapshot_holds_the_mean_squares() -> None:
     """A restored game computes the same rewards as the uninterrupted one, bit for bit."""
-    games = [Soccer(4, team_size=2, random_starts=1.0, rewards=NORMALISED) for _ in range(2)]
+    games = [four() for _ in range(2)]
     play(games[0], 1, 80)
     games[1].restore(games[0].snapshot())
     assert (play(games[0], 2, 40) == play(games[1], 2, 40)).all()
@@ -258,6 +302,6 @@ def test_a_snapshot_holds_the_mean_squares() -> None:
 
 def test_the_split_over_processes_changes_nothing() -> None:
     """Four envs in one vector and in two get the same rewards."""
-    whole = play(Soccer(4, team_size=2, random_starts=1.0, rewards=NORMALISED), 1, 60)
-    halves = [Soccer(2, team_size=2, random_starts=1.0, rewards=NORMALISED, first=first) for first in (0, 2)]
+    whole = play(four(), 1, 60)
+    halves = [four(2, first) for first in (0, 2)]
     assert (whole == np.concatenate([play(game, 1, 60) for game in halves], axis=1)).all()

@@ -20,6 +20,7 @@ from slipstream.demos.format import TERMINATED, TRUNCATED, Schema
 from slipstream.demos.reader import Demos
 from slipstream.demos.writer import Shard, prepare
 from slipstream.envs.registry import EnvChoice
+from slipstream.envs.soccer.columns import State
 from slipstream.errors import DemoError, MachineError
 from slipstream.play import recorder as module
 from slipstream.play.recorder import Recorder, RecordJob, make_vectors, rechoose, resimulate, spread
@@ -28,6 +29,7 @@ from slipstream.system.rng import env_seeds
 from slipstream.testing import BrokenEnv, ToyEnv
 from slipstream.vector.make import make_vector
 
+NAN = float("nan")
 SHORT = EnvSettings(match_seconds=2.0, random_starts=0.5)
 
 
@@ -382,8 +384,8 @@ def test_absent_agents_have_no_episode(tmp_path: Path) -> None:
 def test_a_reward_term_is_named(tmp_path: Path) -> None:
     """A user's reward term that is not finite is reported by name."""
 
-    def odd(before: Any, after: Any, clock: Any, car: Any, team_size: Any) -> float:
-        return np.float32(np.nan) if car == 1 and clock[9] == 3 else np.float32(0.0)
+    def odd(before: State, after: State, me: int) -> float:
+        return NAN if me == 1 and after.ticks_left == 2 * 60 - 3 * 4 else 0.0
 
     choice = EnvChoice("soccer", SHORT, terms={"odd": odd})
     (recorder,) = play(tmp_path, choice, "random", 1)

@@ -14,7 +14,7 @@ from slipstream.algorithms.engine import Batch, Coefficients
 from slipstream.contracts import ActionSpec, empty_rows, vector_obs
 from slipstream.engines.fused_engine import FusedEngine
 from slipstream.engines.torch_engine import TorchEngine
-from slipstream.envs.soccer.game import Soccer
+from slipstream.envs.soccer.game import game as soccer
 from slipstream.policies.design import Design
 from slipstream.settings import PolicySettings
 from slipstream.system.machine import cores
@@ -76,7 +76,7 @@ def test_a_second_process_pays() -> None:
 
 def test_soccer_steps_three_million_rows_a_second() -> None:
     """One core steps 1v1 with 1,024 envs, observations and rewards included, at 3M rows per second or more."""
-    game = Soccer(1024)
+    game = soccer.vector(1024)
     rows = empty_rows(game.spec, 1024)
     game.reset(rows)
     actions = np.random.default_rng(0).integers(0, 18, (50, 2048, 1)).astype(np.int32)

@@ -19,8 +19,8 @@ from slipstream.demos.reader import Demos
 from slipstream.envs.controls import default_action
 from slipstream.envs.kart.game import game as kart
 from slipstream.envs.registry import EnvChoice, games
-from slipstream.envs.soccer.actions import SPECS as SOCCER
-from slipstream.envs.soccer.actions import TABLE as SOCCER_TABLE
+from slipstream.envs.soccer.columns import DRIVING
+from slipstream.envs.soccer.game import game as soccer
 from slipstream.errors import ConfigError
 from slipstream.stages.human_player import HumanAgent, Window, permitted
 from terminal_process import TerminalProcess
@@ -72,11 +72,14 @@ def test_driving_in_soccer(keys: list[str], controls: tuple[int, ...]) -> None:
     """Keys set throttle, steer, boost and drift in each kind of action; the newer of two opposite keys wins."""
     drive = games()["soccer"].controls
     assert drive is not None
-    (index,) = drive(keys, LAST, SOCCER["discrete"])
-    assert tuple(SOCCER_TABLE[index]) == controls
+    discrete, parts, continuous = (
+        soccer.spec(actions=kind).action for kind in ("discrete", "multi_discrete", "continuous")
+    )
+    (index,) = drive(keys, LAST, discrete)
+    assert DRIVING[index] == controls
     throttle, steer, boost, drift = controls
-    assert drive(keys, LAST, SOCCER["multi_discrete"]).tolist() == [throttle + 1, steer + 1, boost, drift]
-    assert tuple(drive(keys, LAST, SOCCER["continuous"])) == controls
+    assert drive(keys, LAST, parts).tolist() == [throttle + 1, steer + 1, boost, drift]
+    assert tuple(drive(keys, LAST, continuous)) == controls
 
 
 def test_driving_a_kart() -> None:
@@ -152,7 +155,7 @@ def test_a_soccer_game_at_the_keyboard(start_player: Start, tmp_path: Path) -> N
     demos = Demos.open(tmp_path / "d")
     assert demos.shards[0].origin["agent"] == "human"
     actions = demos.episode(0)["action"][:, 0]
-    assert tuple(SOCCER_TABLE[np.bincount(actions).argmax()]) == (1, 1, 0, 0), "forward and to the left"
+    assert DRIVING[np.bincount(actions).argmax()] == (1, 1, 0, 0), "forward and to the left"
     assert facts["seconds"] >= 0.9 * len(actions) / 30, "no faster than asked for"
 
 

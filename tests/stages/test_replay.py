@@ -55,7 +55,7 @@ def test_as_json(kept: Path) -> None:
     assert facts["counts"]["goal"] == facts["score"]
     assert facts["events"][0].keys() == {"step", "seconds", "kind", "agent", "side"}
     assert facts["written"] == [] and facts["verified"] is False
-    assert {"env/state", "env/clock", "action", "reward", "terms", "active"} <= set(facts["arrays"])
+    assert {"env/state", "env/numbers", "action", "reward", "terms", "active"} <= set(facts["arrays"])
 
 
 def test_verified(kept: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from slipstream.algorithms.ppo import PPO
 from slipstream.api import Run, configure, evaluate, resume
+from slipstream.envs.soccer.columns import State
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.play.replay_recording import verify
 from slipstream.runs.checkpoint import find, load, read_best, steps_of
@@ -131,7 +132,7 @@ def test_users_own_reward_terms(quick: Callable[..., Run]) -> None:
     assert run.metrics()[-1]["reward/still"] == pytest.approx(2.0, rel=1e-3)
 
 
-def still(before: Any, after: Any, clock: Any, car: int, team_size: int) -> float:
+def still(before: State, after: State, me: int) -> float:
     """A user-defined reward term."""
     return 1.0
 

@@ -9,6 +9,9 @@ from pathlib import Path
 import numba
 import pytest
 
+from slipstream.envs.kart import game as kart
+from slipstream.envs.native import Game
+from slipstream.envs.soccer import game as soccer
 from slipstream.system import numba_compile as module
 from slipstream.system.numba_compile import cache_folder, compiled
 
@@ -50,12 +53,37 @@ def test_every_constant_of_a_compiled_module_is_watched() -> None:
     package = Path(module.__file__).parents[1]
     watched = {source.relative_to(package).as_posix() for source in module._compiled_sources(package)}
     assert {
-        "envs/soccer/layout.py",
-        "envs/kart/layout.py",
+        "envs/metta/worlds.py",
+        "envs/native/controls.py",
         "policies/parameter_layout.py",
         "algorithms/engine.py",
     } <= watched
     assert not {"settings.py", "config.py"} & watched
+
+
+@pytest.mark.parametrize(
+    ("game", "constant"),
+    [
+        (soccer.game, "soccer.physics.BURN"),
+        (soccer.game, "soccer.columns.LENGTH"),
+        (kart.game, "kart.physics.GRIP"),
+        (kart.game, "kart.columns.TOP_SPEED"),
+    ],
+)
+def test_every_constant_of_a_native_game_is_watched(game: Game, constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loops of a native game are cached under a hash of its functions and of the constants that these read."""
+
+    def digest() -> str:
+        monkeypatch.setattr(game, "_built", {})
+        return game.kernels(compiled=False).digest
+
+    first = digest()
+    assert digest() == first
+    name = constant.rpartition(".")[2]
+    for source, loaded in list(sys.modules.items()):  # a function reads its own module's copy
+        if source.startswith("slipstream.envs.") and hasattr(loaded, name):
+            monkeypatch.setattr(loaded, name, 2 * getattr(loaded, name))
+    assert digest() != first
 
 
 def test_numba_cache_dir_has_a_folder_per_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

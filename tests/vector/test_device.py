@@ -11,14 +11,14 @@ import torch
 
 from slipstream.contracts import Array, Rows, empty_rows
 from slipstream.envs.kart.game import game as kart
-from slipstream.envs.soccer.game import Soccer
+from slipstream.envs.soccer.game import game as soccer
 from slipstream.settings import RewardSettings
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall
 from slipstream.vector.device import OUTPUTS, DeviceVector, side_by_side
 
 GAMES: dict[str, Any] = {
-    "soccer": lambda envs: Soccer(envs, match_seconds=3.0, random_starts=0.5),
-    "soccer terms": lambda envs: Soccer(
+    "soccer": lambda envs: soccer.vector(envs, match_seconds=3.0, random_starts=0.5),
+    "soccer terms": lambda envs: soccer.vector(
         envs,
         match_seconds=3.0,
         random_starts=0.5,
@@ -27,7 +27,7 @@ GAMES: dict[str, Any] = {
             weights={"save": 1.0, "aim": 0.1}, potential=True, normalise=True, clip=2.0, zero_sum=1.0
         ),
     ),
-    "soccer:mixed": lambda envs: Soccer(envs, mixed=True, match_seconds=3.0, random_starts=0.5),
+    "soccer:mixed": lambda envs: soccer.vector(envs, "mixed", match_seconds=3.0, random_starts=0.5),
     "kart": lambda envs: kart.vector(envs, actions="continuous", match_seconds=0.5, random_starts=0.5),
 }
 

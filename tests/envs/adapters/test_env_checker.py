@@ -233,5 +233,5 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hint: look for a division by zero in step" in done.stdout and "gymnasium:Bad-v0: 1 problem (" in done.stdout
     facts = json.loads(CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False).stdout)
     assert facts["problems"][0]["what"] == "The reward at step 2 is not finite: nan." and facts["episodes"] == 20
-    refused = CliRunner().invoke(main, ["check-env", "soccer"])
-    assert refused.exit_code == 3 and "`soccer` is a built-in game" in refused.output
+    refused = CliRunner().invoke(main, ["check-env", "recall"])
+    assert refused.exit_code == 3 and "`recall` is a built-in game" in refused.output

@@ -117,7 +117,7 @@ def test_random_play_is_rewarded_and_the_walker_far_better(variant: str) -> None
         for _ in range(game._world.steps):
             action = random_actions(game, rng)
             if who == "walker":
-                scripted.act("walker", rows.obs, "discrete", action)
+                scripted.act("walker", rows.obs, game.spec.action, action)
             game.step(action, rows)
             total += float(rows.reward.sum())
         earned[who] = total / len(rows.reward)

@@ -10,8 +10,14 @@ from slipstream.envs.kart.drawing import ASPHALT
 from slipstream.envs.registry import EnvChoice
 from slipstream.envs.render.canvas import BLUE, ORANGE, WHITE
 from slipstream.envs.render.scenes import SIZE, draw, measured_step_seconds, state_labels
-from slipstream.envs.soccer.layout import BALL, CARS, HX, HY, X, Y
 from slipstream.vector.make import make_vector
+
+
+def begun(env: str) -> dict[str, Array]:
+    """The state of an env at the start of its first game."""
+    vector = make_vector(EnvChoice(env), 1)
+    vector.reset(empty_rows(vector.spec, 1))
+    return vector.snapshot()
 
 
 def near(frame: Array, colour: tuple[int, ...], within: int = 30) -> Array:
@@ -21,9 +27,10 @@ def near(frame: Array, colour: tuple[int, ...], within: int = 30) -> Array:
 
 def test_soccer() -> None:
     """The ball and the first car are drawn at their positions: x to the right, y upwards."""
-    state = make_vector(EnvChoice("soccer"), 1).snapshot()
-    state["state"][0, [BALL + X, BALL + Y]] = (21.0, 10.0)
-    state["state"][0, [CARS + X, CARS + Y, CARS + HX, CARS + HY]] = (-21.0, -10.0, 1.0, 0.0)
+    state = begun("soccer")
+    values = {"ball.x": 21.0, "ball.y": 10.0, "cars.0.x": -21.0, "cars.0.y": -10.0, "cars.0.hx": 1.0, "cars.0.hy": 0.0}
+    for name, value in values.items():
+        state["state"][0, state_labels("soccer", state)["state"].index(name)] = value
     frame = draw("soccer", state)
     assert frame is not None and frame.shape == (SIZE[1], SIZE[0], 3) and frame.dtype == np.uint8
     scale = min(SIZE[0] / 2 / 43.5, SIZE[1] / 2 / 26.5)
@@ -40,9 +47,7 @@ def test_soccer() -> None:
 
 def test_kart() -> None:
     """A kart at rest is drawn in the middle, on asphalt; a game without a scene gives None."""
-    game = make_vector(EnvChoice("kart:easy"), 1)
-    game.reset(empty_rows(game.spec, 1))
-    frame = draw("kart:easy", game.snapshot())
+    frame = draw("kart:easy", begun("kart:easy"))
     assert frame is not None
     middle = frame[SIZE[1] // 2 - 8 : SIZE[1] // 2 + 8, SIZE[0] // 2 - 8 : SIZE[0] // 2 + 8]
     assert near(middle, BLUE).any()
@@ -52,9 +57,7 @@ def test_kart() -> None:
 
 def test_treechop() -> None:
     """The player's view is drawn enlarged: grass below, sky above."""
-    game = make_vector(EnvChoice("treechop:sparse"), 1)
-    game.reset(empty_rows(game.spec, 1))
-    frame = draw("treechop:sparse", game.snapshot())
+    frame = draw("treechop:sparse", begun("treechop:sparse"))
     assert frame is not None and frame.shape == (SIZE[1], SIZE[0], 3)
     sky, grass = frame[30, SIZE[0] // 2].astype(int), frame[-10, SIZE[0] // 2].astype(int)
     assert sky[2] > sky[1] > sky[0] and grass[1] > grass[0] > grass[2]
@@ -71,15 +74,16 @@ def test_columns_have_names(env: str) -> None:
 
 
 def test_names_mean_the_columns() -> None:
-    """The column named as the second car's x holds it."""
-    snapshot = make_vector(EnvChoice("soccer"), 1).snapshot()
-    place = state_labels("soccer", snapshot)["state"].index("car.1.x")
-    assert place == CARS + 13 + X and snapshot["state"][0, place] > 0 > snapshot["state"][0, CARS + X]
+    """The columns named as the x of the two cars hold them: at a kick-off the first one is to the left."""
+    snapshot = begun("soccer")
+    first, second = (state_labels("soccer", snapshot)["state"].index(f"cars.{car}.x") for car in (0, 1))
+    assert snapshot["state"][0, second] > 0 > snapshot["state"][0, first]
+    assert (first, second) == (4 + 1 + 8, 4 + 1 + 8 + 13), "behind the ball, the goal, the pads and the first car"
 
 
 def test_seconds_per_step() -> None:
     """Seconds per step are ticks between two clocks over 60; games without ticks keep the usual value."""
-    one = make_vector(EnvChoice("soccer"), 1).snapshot()
+    one = begun("soccer")
     states = {name: np.repeat(array, 2, axis=0) for name, array in one.items()}
     array, column = next(
         (states[name], columns.index("ticks_left"))

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slipstream.contracts import empty_rows
 from slipstream.envs.registry import EnvChoice
+from slipstream.envs.render.scenes import state_labels
 from slipstream.envs.render.video import (
     CELLS,
     PAUSE_S,
@@ -21,7 +23,6 @@ from slipstream.envs.render.video import (
     lead,
     short_name,
 )
-from slipstream.envs.soccer import layout as at
 from slipstream.errors import ConfigError
 from slipstream.runs.replays import Event, Replay, ReplayFacts, write
 from slipstream.vector.make import make_vector
@@ -35,12 +36,15 @@ def make(tmp_path: Path) -> Callable[..., Replay]:
     """Write a replay of ten seconds in which only the score changes, or a replay of another env."""
 
     def made(env: str = "soccer", value: bool = True, **more: Any) -> Replay:
-        snapshot = make_vector(EnvChoice(env), 1).snapshot()
+        vector = make_vector(EnvChoice(env), 1)
+        vector.reset(empty_rows(vector.spec, 1))
+        snapshot = vector.snapshot()
         arrays = {f"env/{name}": np.repeat(array, LENGTH, axis=0) for name, array in snapshot.items()}
         agents = 2 if env == "soccer" else 1
         if env == "soccer":
-            arrays["env/clock"][81:, at.SCORE + 1] = 1
-            arrays["env/clock"][121:, at.SCORE] = 1
+            names = state_labels(env, snapshot)["state"]
+            arrays["env/state"][81:, names.index("score.1")] = 1
+            arrays["env/state"][121:, names.index("score.0")] = 1
         arrays["reward"] = np.random.default_rng(0).normal(0, 1, (LENGTH, agents)).astype(np.float32)
         if value:
             arrays["value"] = np.stack([np.linspace(-1, 1, LENGTH)] * agents, axis=1).astype(np.float32)

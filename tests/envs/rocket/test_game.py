@@ -178,7 +178,7 @@ def test_a_match_does_not_depend_on_earlier_ones(starts: float, seed: int) -> No
         game.reset(out)
     for _ in range(500):
         action, driven = random_actions(games[0], rng), np.zeros((32, 1), np.int32)
-        scripted.act("driver", rows[0].obs, "discrete", driven)
+        scripted.act("driver", rows[0].obs, games[0].spec.action, driven)
         np.copyto(action, driven, where=rng.random((32, 1)) < 0.8)
         for game, out in zip(games, rows, strict=True):
             game.step(action, out)

@@ -63,7 +63,7 @@ def test_nothing_holds_it_for_long() -> None:
     game.reset(rows)
     still = []
     for _ in range(880):
-        scripted.act("driver", rows.obs, "discrete", action)
+        scripted.act("driver", rows.obs, game.spec.action, action)
         game.step(action, rows)
         cars = game.view()["state"][:, at.CARS :].reshape(envs, 2, at.CAR_SIZE)
         still.append(np.hypot(cars[..., at.VX], cars[..., at.VY]) < 1.5)

@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 
 from env_checks import evaluate_on_plain_cpu
-from slipstream.contracts import empty_rows
-from slipstream.envs.soccer import scripted
-from slipstream.envs.soccer.actions import TABLE
-from slipstream.envs.soccer.game import Soccer
+from slipstream.contracts import Array
+from slipstream.envs.native.controls import KINDS
+from slipstream.envs.native.kernels import DECISIONS
+from slipstream.envs.native.mathematics import COUNTER, GAME, KEY
+from slipstream.envs.native.vector import NativeVector
+from slipstream.envs.soccer.columns import DRIVING
+from slipstream.envs.soccer.game import SOCCER
+from slipstream.envs.soccer.game import game as soccer
 from slipstream.errors import ConfigError
+from soccer_matches import begun, columns
 
 FROZEN = {
     "rule chaser": "576fffb87291062002b2970e3771182a2de29e1c68224378614ec5cb6628f965",
@@ -70,18 +75,22 @@ def test_rule_beats_chaser_in_teams(team_size: int) -> None:
     assert speed.match("rule", "chaser", 100, seed=1, team_size=team_size)["score"] >= 0.75
 
 
-@pytest.mark.parametrize("name", scripted.SCRIPTED)
+def test_all_players_are_known() -> None:
+    """The players are those whose behaviour is frozen."""
+    assert set(SOCCER.scripted) == {name for pair in FROZEN for name in pair.split()}
+
+
+@pytest.mark.parametrize("name", list(SOCCER.scripted))
 def test_every_action_mode_gets_the_same_controls(name: str) -> None:
     """Discrete and multi-discrete actions mean the same, and continuous ones have the same pedals."""
-    game = Soccer(500, random_starts=1.0)
-    out = empty_rows(game.spec, 500)
-    game.reset(out)
-    table, parts = np.zeros((1000, 1), np.int32), np.zeros((1000, 4), np.int32)
-    free = np.zeros((1000, 4), np.float32)
-    scripted.act(name, out.obs, "discrete", table)
-    scripted.act(name, out.obs, "multi_discrete", parts)
-    scripted.act(name, out.obs, "continuous", free)
-    driving = TABLE[table[:, 0]]
+    _, out = begun(500, random_starts=1.0)
+    actions = []
+    for kind in KINDS:
+        spec = soccer.spec(actions=kind).action
+        actions.append(np.zeros((1000, spec.parts), spec.dtype))
+        soccer.act(name, out.obs, kind, actions[-1])
+    table, parts, free = actions
+    driving = np.array(DRIVING)[table[:, 0]]
     forward = driving[:, 0] == 1  # the table has no boost or drift without throttle
     assert np.array_equal(driving[:, :2], parts[:, :2] - 1)
     assert np.array_equal(driving[forward], (parts - [1, 1, 0, 0])[forward])
@@ -92,24 +101,29 @@ def test_every_action_mode_gets_the_same_controls(name: str) -> None:
 def test_unknown_player() -> None:
     """A misspelt player is a ConfigError with the nearest name."""
     with pytest.raises(ConfigError, match=r"Unknown scripted player `chasr`\. Did you mean `chaser`\?"):
-        scripted.act("chasr", np.zeros((1, 44), np.float32), "discrete", np.zeros((1, 1), np.int32))
+        soccer.act("chasr", np.zeros((1, 44), np.float32), "discrete", np.zeros((1, 1), np.int32))
+
+
+def numbers(game: NativeVector) -> tuple[Array, Array]:
+    """The numbers of every match that the hashes were made of: ball, pads and cars; clock, score and random numbers."""
+    bodies = game.state[:, : list(soccer.classes().state.names()).index("team_size")]
+    clock = columns(game, "ticks_left", "score.0", "score.1", "overtime", "kick_off_due", "over").astype(np.int64)
+    return bodies + np.float32(0.0), np.hstack([clock, game.numbers[:, [KEY, COUNTER, GAME, DECISIONS]]])  # one zero
 
 
 def digest(first: str, second: str) -> str:
     """Hash 100 games, every tenth decision."""
-    game = Soccer(100, seed=2024)
-    out = empty_rows(game.spec, 100)
-    game.reset(out)
+    game, out = begun(100, seed=2024)
     action, other = np.zeros((200, 1), np.int32), np.zeros((200, 1), np.int32)
     sha = hashlib.sha256()
     for step in range(1350):
-        scripted.act(first, out.obs, "discrete", action)
-        scripted.act(second, out.obs, "discrete", other)
+        soccer.act(first, out.obs, "discrete", action)
+        soccer.act(second, out.obs, "discrete", other)
         action[1::2] = other[1::2]
         game.step(action, out)
         if step % 10 == 0:
-            sha.update((game.state + np.float32(0.0)).tobytes())  # + 0: one kind of zero
-            sha.update(game.clock.tobytes())
+            for array in numbers(game):
+                sha.update(array.tobytes())
     return sha.hexdigest()
 
 

@@ -52,7 +52,7 @@ def test_answers_are_uniform_and_independent() -> None:
     out = empty_rows(game.spec, 6400)
     game.reset(out)
     action = np.zeros((6400, 3), np.int32)
-    oracle(out.obs, "multi_discrete", action)
+    oracle(out.obs, game.spec.action, action)
     counts = np.bincount(action @ [16, 4, 1], minlength=64)
     assert counts.min() > 50 and counts.max() < 150
     assert np.array_equal(action[:200], answers(out.obs[:200]))
@@ -116,7 +116,7 @@ def test_the_oracle_earns_eight(variant: str) -> None:
     for _ in range(2):
         earned = np.zeros(rows)
         for step in range(8):
-            ORACLE(out.obs, game.spec.action.kind, action)
+            ORACLE(out.obs, game.spec.action, action)
             game.step(action, out)
             earned += out.reward
             assert out.terminated.all() == out.terminated.any() == (step == 7)

@@ -47,7 +47,7 @@ def test_the_oracle_earns_eight(variant: str) -> None:
     for _ in range(3):
         earned = np.zeros(32)
         for step in range(8):
-            oracle(out.obs, "discrete", action)
+            oracle(out.obs, game.spec.action, action)
             action[:8] = (action[:8] + 1) % 4
             game.step(action, out)
             earned += out.reward
