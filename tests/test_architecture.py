@@ -172,8 +172,10 @@ if sys.platform == "win32":
     sys.modules["msvcrt"] = types.ModuleType("msvcrt")
     del signal.SIGKILL
 import slipstream
+gpu_only = {"slipstream.policies.triton_mlp"}  # imported where Triton is installed
 for found in pkgutil.walk_packages(slipstream.__path__, "slipstream."):
-    importlib.import_module(found.name)
+    if found.name not in gpu_only:
+        importlib.import_module(found.name)
 if sys.platform == "darwin":
     from slipstream.testing import ToyEnv
     for collector in ("local", "actors"):

@@ -180,17 +180,21 @@ def further(before: Player, after: Player, world: Blocks) -> float:
     [(soccer, ninth_pad, pad_of, 8), (kart, last_point, point_ahead, 192), (treechop, beside, further, SIDE)],
 )
 def test_an_index_beyond_the_columns_is_an_error(game: Any, sure: Any, late: Any, limit: int) -> None:
-    """A term that reads too far is named with its line; where the index is computed, plain Python names it."""
+    """A term that reads too far is named with its line, also where the index is computed while games are played."""
     with pytest.raises(ConfigError, match=r"`mine` cannot be compiled: .*test_rewards.py\", line \d+") as caught:
         game.vector(2, extra_terms={"mine": sure})
     assert f"is not below {limit}." in caught.value.message and caught.value.hint == f"use 0 to {limit - 1}"
-    vector = game.vector(2, compiled=False, extra_terms={"mine": late})
-    rows = empty_rows(vector.spec, 2)
-    vector.reset(rows)
-    random = RandomAgent(vector.spec)
-    with pytest.raises(IndexError, match=rf"index \d+ is not from 0 to {limit - 1}"):
-        for _ in range(50):
-            vector.step(random.act(rows.obs).reshape(len(rows.reward), -1), rows)
+    for compiled in (False, True):
+        vector = game.vector(2, compiled=compiled, extra_terms={"mine": late})
+        rows = empty_rows(vector.spec, 2)
+        vector.reset(rows)
+        random = RandomAgent(vector.spec)
+        with pytest.raises(
+            ConfigError, match=rf"`mine` reads out of range: index \d+ is not from 0 to {limit - 1}"
+        ) as late_one:
+            for _ in range(50):
+                vector.step(random.act(rows.obs).reshape(len(rows.reward), -1), rows)
+        assert f"in {late.__name__}" in late_one.value.message
 
 
 def test_the_reward_is_the_weighted_sum() -> None:

@@ -30,8 +30,10 @@ DECISIONS, MOST_PLAIN_S = 10_000, 60.0
 """Decisions that are played unless a number is given, and the time after which fewer are."""
 ENDLESS = 5_000
 """Decisions after which a game that has not ended is reported."""
-FEWEST_GAMES, MOST_SECONDS = 100, 5.0
-"""Games from which sides are compared, and the most time to play them."""
+FEWEST_GAMES = 100
+"""Games from which sides are compared."""
+MOST_SECONDS = 5.0
+"""The most time to wait for games to end."""
 UNLIKELY = 5.0
 """The difference of two sides, in standard errors, that is reported."""
 
@@ -105,9 +107,7 @@ def check_game(game: Game, decisions: int | None = None, seed: int = 0, variant:
             "keep what changes in the state; compiled functions see the numbers of the first time",
         )
     if not report.episodes and report.steps > ENDLESS:
-        report.add(
-            f"No game ended in {report.steps:,} decisions.", "write a function @game.done, or give max_decisions=..."
-        )
+        _check_end(report, game, variant, spec, seed)
     _check_start(report, game, variant, spec, seed)
     _check_sides(report, game, variant, spec, seed)
     report.steps_per_second = _rate(game, variant)
@@ -227,6 +227,20 @@ def _check_numbers(report: EnvReport, step: int, plain: NativeVector, rows: Rows
             f"`{columns[column]}` is above 2**24, where whole numbers are not exact in single precision.",
             'count something smaller, or use precision="double"',
         )
+
+
+def _check_end(report: EnvReport, game: Game, variant: str, spec: EnvSpec, seed: int) -> None:
+    """Report a game none of whose envs ends within so many decisions of its own."""
+    vector, out, rng = game.vector(ENVS, variant, seed=seed), empty_rows(spec, ENVS), np.random.default_rng(seed)
+    vector.reset(out)
+    began = perf_counter()
+    for _ in range(ENDLESS):
+        vector.step(random_actions(spec, out.mask, rng), out)
+        if (out.terminated | out.truncated).any() or perf_counter() - began > MOST_SECONDS:
+            return
+    report.add(
+        f"No game of {ENVS} ended in {ENDLESS:,} decisions.", "write a function @game.done, or give max_decisions=..."
+    )
 
 
 def _check_start(report: EnvReport, game: Game, variant: str, spec: EnvSpec, seed: int) -> None:

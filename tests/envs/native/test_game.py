@@ -293,7 +293,7 @@ def test_check_env_finds_what_is_wrong() -> None:
     for name, function, said in (
         ("divide", divide, r"OverflowError at decision 1: .*\n *File .*test_game.py"),
         ("jump", jump, r"`ticks` is above 2\*\*24"),
-        ("endless", tick, "No game ended in 5,008 decisions"),
+        ("endless", tick, "No game of 8 ended in 5,000 decisions"),
     ):
         game = native.Game(name)
         for kind, one in (("reset", reset_clock), ("step", function), ("observe", see)):

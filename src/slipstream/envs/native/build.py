@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
@@ -201,6 +201,8 @@ class Kernels:
     players: dict[str, Callable[..., None]]
     before: bool
     """Whether terms or statistics read the state before a decision."""
+    plain_terms: dict[str, Callable[..., Any]]
+    """The user's own reward terms in plain Python, to find where one reads out of range."""
     digest: str
     """A hash of all functions with the numbers that they use from their modules."""
 
@@ -226,20 +228,24 @@ class Plan:
 def build(plan: Plan, compiled: bool) -> Kernels:
     """Rewrite all functions and bind the loops to them: compiled, or as plain Python."""
     context = Context(plan.floats, not compiled, inlined_here if compiled else _as_is, plan.sizes)
+    plain = Context(plan.floats, True, _as_is, plan.sizes)
+    guarded = context
+    if compiled and plan.terms:
+        guarded = replace(context, check_index=inlined_here(check_index), helpers={}, compiled={})
     made: dict[str, Rewritten] = {}
     own, columns = plan.functions, plan.classes
 
-    def function(kind: str, key: str, source: Source) -> Any:
+    def function(kind: str, key: str, source: Source, within: Context = context) -> Any:
         bindings = bind(kind, source, columns, plan.agents)
-        made[key] = rewrite(source, context, ROLES[kind], bindings, RETURNS.get(kind, ""))
-        return context.wrap(made[key].function)
+        made[key] = rewrite(source, within, ROLES[kind], bindings, RETURNS.get(kind, ""))
+        return within.wrap(made[key].function)
 
     def named(kind: str, sources: Mapping[str, Source]) -> dict[str, Any]:
         return {key: function(kind, f"{kind} {key}", one) for key, one in sources.items()}
 
     def of_user(key: str, source: Source) -> Any:
         try:
-            return function("reward", f"reward {key}", source)
+            return function("reward", f"reward {key}", source, guarded)
         except GameError as error:
             raise term_error(key, error, own) from error
 
@@ -252,7 +258,7 @@ def build(plan: Plan, compiled: bool) -> Kernels:
         "value_terms": (_terms_text(len(rewards)), _numbered("reward", rewards)),
         "shape_terms": (_potentials_text(list(potentials)), {f"potential_{k}": one for k, one in potentials.items()}),
         "value_statistics": (_statistics_text(plan.how), _numbered("statistic", statistics)),
-        "write_statistics": (_results_text(plan.how), {}),
+        "write_statistics": (_results_text(plan.how), {"float32": np.float32}),
         "clear": (_clear_text(columns.observation, written_columns(made["observe"], "_out")), {}),
         "allowed": (_mask_text(columns.action, list(masks)), {f"mask_{part}": one for part, one in masks.items()}),
     }
@@ -315,13 +321,26 @@ def build(plan: Plan, compiled: bool) -> Kernels:
         },
         before=bool(numbers["BEFORE"]),
         digest=digest,
+        plain_terms={
+            key: rewrite(one, plain, ROLES["reward"], bind("reward", one, columns, plan.agents), "float").function
+            for key, one in plan.terms.items()
+        },
     )
+
+
+def check_index(index: int, size: int) -> int:
+    """An index below `size`, checked in compiled code, whose messages are constant."""
+    if index < 0 or index >= size:
+        raise IndexError("an index is out of range")
+    return index
 
 
 def read_terms(terms: Mapping[str, Callable[..., Any]]) -> dict[str, Source]:
     """The texts of reward terms of somebody else."""
     found = {}
     for term, given in terms.items():
+        if not isinstance(given, FunctionType):
+            raise ConfigError(f"Reward term `{term}` is {given!r}.", "give a function that `def` makes")
         try:
             found[term] = Source.of(given)
         except GameError as error:
@@ -358,7 +377,7 @@ def bound_player(
     return wrap(twin(kernels.act_all_template, f"act_{game}_{key}_{digest}", act=act, **names))  # type: ignore[no-any-return]
 
 
-def inlined_here(function: FunctionType, inline: bool = True) -> Any:
+def inlined_here(function: Callable[..., Any], inline: bool = True) -> Any:
     """Compile into the callers, without a cache of its own: the loops are cached, under a hash of all texts."""
     options: dict[str, Any] = OPTIONS | WITHOUT_REFERENCES | {"cache": False}
     return numba.njit(**options, forceinline=inline)(function)
@@ -429,7 +448,7 @@ def _results_text(how: Sequence[tuple[int, int]]) -> str:
                 f"    out[row, {k}] = sums[e, me, {k}] / d{k} if d{k} > 0 else 0",
             ]
         else:
-            mean = " / max(decisions, 1)" if one == kernels.MEAN else ""
+            mean = " * (float32(1.0) / float32(max(decisions, 1)))" if one == kernels.MEAN else ""
             lines.append(f"    out[row, {k}] = sums[e, me, {k}]{mean}")
     return "\n".join(["def write_statistics(sums, e, me, decisions, out, row):", *lines, "    return"])
 

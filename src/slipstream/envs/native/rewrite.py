@@ -146,6 +146,8 @@ class Context:
     """Compiles a helper, into its callers or once, or returns it as it is."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """The numbers of the variant."""
+    check_index: Any = None
+    """The check of indices in compiled code, for functions of somebody else; None: there is none."""
     helpers: dict[int, Rewritten | None] = field(default_factory=dict)
     """Helpers by the identity of their `Function`; None while one is being rewritten."""
     compiled: dict[int, Any] = field(default_factory=dict)
@@ -172,6 +174,8 @@ class _Rewriter:
         self.source, self.context, self.bindings, self.returns = source, context, bindings, returns
         self.floats: type[np.generic] = np.float64 if precision == "double" else context.floats
         self.globals: dict[str, Any] = {"_float": self.floats, "_game_float": context.floats} | mathematics.FUNCTIONS
+        if context.check_index is not None:
+            self.globals["_index"] = context.check_index
         self.constants = source.constants()
         self.kinds: dict[str, Kind] = {}
         self.returned: list[Kind] = []
@@ -522,7 +526,8 @@ class _Rewriter:
             value = ast.literal_eval(made)
             if not 0 <= value < size:
                 self.fail(node, f"index {value} is not below {size}.", f"use 0 to {size - 1}")
-        return call("_index", made, number(size)) if self.context.checked else made
+        checks = self.context.checked or self.context.check_index is not None
+        return call("_index", made, number(size)) if checks else made
 
     def at(self, ref: Ref, index: ast.expr) -> Ref:
         """One record of a list."""

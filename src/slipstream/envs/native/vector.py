@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from slipstream.envs.native.mathematics import GAME
 from slipstream.envs.native.sources import GameError
 from slipstream.envs.rewards import COMPILE_ERRORS, CombinedReward, describe_compile_error
 from slipstream.envs.snapshot import ArraySnapshot
-from slipstream.errors import did_you_mean
+from slipstream.errors import ConfigError, did_you_mean, user_frames
 from slipstream.system.gpu_kernels import EmptyArray, KernelCall, OnDevice
 from slipstream.system.rng import check_seeds, first_games
 
@@ -57,6 +58,8 @@ class NativeVector(ArraySnapshot):
         self.limit_steps = rules.limit if rules.at_limit == kernels.TRUNCATED else 0
         """Decisions after which a game is truncated; 0: never."""
         self._made, self._seed, self._first, self._columns = made, seed, first, classes.state
+        self._settings_size = classes.settings.size if classes.settings else 0
+        self._task_size = classes.task.size if classes.task else 0
         rows = envs * spec.agents
         self.state = np.zeros((envs, classes.state.size), floats)
         self.numbers = np.zeros((envs, kernels.NUMBERS), np.int64)
@@ -107,11 +110,28 @@ class NativeVector(ArraySnapshot):
         """Run a kernel; what numba cannot compile is an error in the user's function."""
         try:
             kernel(*args)
+        except IndexError as error:  # when compiled, only the user's own reward terms are checked
+            raise self._term_out_of_range(error) from None
         except COMPILE_ERRORS as error:
             raise GameError(
                 f"`{self.spec.name}` cannot be compiled: {describe_compile_error(error, kernel)}",
                 f"slipstream check-env {self.spec.name} plays the same functions uncompiled",
             ) from error
+
+    def _term_out_of_range(self, error: IndexError) -> Exception:
+        """The error of the reward term that reads out of range, which plain Python finds; `error` if it finds none."""
+        games, agents, action = self._games, self.spec.agents, self._games.controls
+        for env, me in product(range(self.envs), range(agents)):
+            place = self._settings_size + (int(self.numbers[env, kernels.TASK]) + 1) * self._task_size
+            for key, term in self._made.plain_terms.items():
+                try:
+                    term(games.before, games.state, env, games.world, action, env * agents, me, games.table, place)
+                except IndexError as found:
+                    text = f"Reward term `{key}` reads out of range: {found}.\n{user_frames(found)}"
+                    return ConfigError(text, "use indices below the sizes of lists and arrays")
+                except ArithmeticError:
+                    continue
+        return error
 
     def column(self, name: str) -> Array:
         """A column of the state for every env, such as `cars.0.x`, to read or to change in tests and debuggers."""
