@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Scalar = bool | int | float | str
 
@@ -29,13 +29,19 @@ class EnvSettings(Section):
     random_starts: float = Field(0.0, ge=0, le=1)
     """Share of soccer kick-offs and kart laps that start from a random state, in training and in recordings."""
     target: tuple[str, ...] = ()
-    """Tasks that the agent is evaluated on, and trained on without a curriculum. Unset: the default tasks of the
-    env."""
+    """Tasks that the agent is evaluated on, and trained on without a curriculum: one name or a list. Unset: the default
+    tasks of the env."""
     options: dict[str, Scalar] = {}
     """Keyword arguments of `gymnasium.make`. For kart: `difficulty`, or `difficulty_low` and `difficulty_high`. For
     treechop: `actions` (8, 14 or full), `look`, `size` (64 or 128) and `scalars`."""
     wrappers: tuple[str | dict[str, dict[str, Any]], ...] = ()
     """Gymnasium wrappers by name, innermost first: `FlattenObservation`, or `{ClipReward: {min_reward: -1}}`."""
+
+    @field_validator("target", mode="before")
+    @classmethod
+    def _one_target(cls, given: Any) -> Any:
+        """One name is a list of one."""
+        return (given,) if isinstance(given, str) else given
 
 
 class RewardSettings(Section):

@@ -81,7 +81,8 @@ def check_env(env: str, steps: int | None, as_json: bool, **flags: Any) -> None:
     if game is not None and game.definition is None:
         raise EnvError(f"`{env}` is a built-in game, which has its own tests.", "name one as gymnasium:ID")
     if game is not None:
-        report = check_game(game.definition, steps, resolved.settings.seed, variant)
+        seed, repeat = resolved.settings.seed, game.definition.ticks_per_decision
+        report = check_game(game.definition, steps, seed, variant, choice.game_options(0, seed, repeat))
     else:
         checked_here = env.startswith("gymnasium:") and not choice.python
         options = ({"disable_env_checker": True} if checked_here else {}) | choice.env.options

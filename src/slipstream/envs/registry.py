@@ -320,6 +320,10 @@ def parse(name: str) -> tuple[Game | None, str]:
     if colon and not own and variant not in game.variants and not (game.open_variants and variant):
         listed_variants = ", ".join(f"{head}:{one}" for one in _near_variants(variant, game.variants))
         more = f", or {head}:FILE{game.files[0]}" if game.files else ""
+        if variant in game.stages:
+            raise EnvError(f"`{variant}` is a task of `{head}`, not a variant.", f"--set env.target={variant}")
+        if not any(game.variants):
+            raise EnvError(f"`{head}` has no variants.", f"write {head}")
         raise EnvError(
             f"`{head}` has no variant `{variant}`.{did_you_mean(variant, game.variants)}",
             (f"use one of: {listed_variants}" if listed_variants else f"there are {len(game.variants)}")

@@ -13,11 +13,12 @@ from click.testing import CliRunner
 
 import slipstream as ss
 from slipstream import native
+from slipstream.api import configure
 from slipstream.cli import main
 from slipstream.contracts import Rows, empty_rows
 from slipstream.envs.native.drawing import Row, colour_of
 from slipstream.envs.native.examples import maze, pong
-from slipstream.envs.registry import EnvChoice, find_game, labels_of, register_games
+from slipstream.envs.registry import EnvChoice, find_game, labels_of, parse, register_games
 from slipstream.envs.render.scenes import make_scene
 from slipstream.errors import ConfigError, EnvError
 from slipstream.settings import RewardSettings
@@ -264,6 +265,18 @@ def test_names_of_everything() -> None:
     )
 
 
+def test_a_task_is_chosen_by_its_name() -> None:
+    """`env.target` takes one name; a task that is written like a variant has this as its hint."""
+    register_games({"maze": maze.game})
+    settings = configure("maze", flags={"env.target": "empty"}, tuned=False).settings
+    assert settings.env.target == ("empty",)
+    with pytest.raises(EnvError, match="`many` is a task of `maze`, not a variant") as caught:
+        parse("maze:many")
+    assert caught.value.hint == "--set env.target=many"
+    with pytest.raises(EnvError, match="`maze` has no variants"):
+        parse("maze:other")
+
+
 def test_a_state_is_drawn(tmp_path: Path) -> None:
     """The scene shows the columns of a state at a step, between two steps in proportion."""
     vector = maze.game.vector(1, compiled=False)
@@ -301,6 +314,118 @@ def test_check_env_finds_what_is_wrong() -> None:
         problems = check_game(game, 5_008).problems
         assert len(problems) == 1, problems
         assert re.search(said, problems[0].what), problems
+
+
+class Length(native.Task):
+    """The number that a function divides by."""
+
+    ticks: int
+
+
+LEVELS = (1.0, 2.0)
+
+
+def divided(s: Clock, task: Length, seen: Time) -> None:
+    """See a share."""
+    seen.ticks = s.ticks / task.ticks
+
+
+def looked_up(s: Clock, task: Length, seen: Time) -> None:
+    """See a number of a table."""
+    seen.ticks = LEVELS[task.ticks]
+
+
+def misdrawn(s: Clock, canvas: native.Canvas) -> None:
+    """Draw a column that does not exist."""
+    canvas.text(0, 0, str(s.tick))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("observe", "draw", "said"),
+    [
+        (divided, None, "`ticks` of the observation is (inf|nan)"),
+        (looked_up, None, "IndexError .*index 2 is not from 0 to 1\n.*looked_up"),
+        (see, misdrawn, "AttributeError at drawing the start: Clock has no column `tick`(.|\n)*in misdrawn"),
+    ],
+)
+def test_check_env_plays_all_tasks_and_draws(observe: Any, draw: Any, said: str) -> None:
+    """A mistake in a task that is not the target, and one in the drawing, are problems with their lines."""
+    game = native.Game("checked", max_decisions=20)
+    for kind, one in (("reset", reset_clock), ("step", tick), ("observe", observe), ("draw", draw)):
+        if one is not None:
+            getattr(game, kind)(one)
+    game.tasks(zero=Length(ticks=0), two=Length(ticks=2), one=Length(ticks=1), target=("one",))
+    (problem,) = check_game(game, 160).problems
+    assert re.search(said, problem.what), problem.what
+    if draw is None:
+        assert not check_game(game, 160, options={"target": ("one",)}).problems
+
+
+def test_check_env_names_the_line_of_a_division_by_zero() -> None:
+    """The decision in which a number of the state is not finite any more is played again to find the line."""
+
+    def fall(s: Height, action: Wait) -> None:
+        s.metres = 1.0 / (s.metres - s.metres)
+
+    def begin(s: Height) -> None:
+        s.metres = 2.0
+
+    def look(s: Height, seen: Time) -> None:
+        seen.ticks = 1
+
+    game = native.Game("falling", max_decisions=20)
+    for kind, one in (("reset", begin), ("step", fall), ("observe", look)):
+        getattr(game, kind)(one)
+    (problem,) = check_game(game, 80).problems
+    assert "`metres` is inf after decision 1" in problem.what and "in fall" in problem.what
+
+
+class Height(native.State):
+    """Metres."""
+
+    metres: float
+
+
+def test_check_env_mentions_columns_that_are_always_0() -> None:
+    """A column of the observation that is never written is a remark."""
+
+    game = native.Game("forgetful", max_decisions=20)
+    for kind, one in (("reset", reset_clock), ("step", tick), ("observe", see_half)):
+        getattr(game, kind)(one)
+    remarks = [one.what for one in check_game(game, 2_000).remarks]
+    assert remarks == ["`forgotten` of the observation was always 0."]
+
+
+class Half(native.Observation):
+    """One column that is written and one that is not."""
+
+    ticks: int
+    forgotten: float
+
+
+def see_half(s: Clock, seen: Half) -> None:
+    """See the count."""
+    seen.ticks = s.ticks
+
+
+def test_print_shows_texts_in_plain_python(capsys: pytest.CaptureFixture[str]) -> None:
+    """`print` takes texts and f-strings, and is left out of compiled code, as is `breakpoint`."""
+
+    def talk(s: Clock, action: Wait) -> None:
+        s.ticks += 1
+        print("ticks", s.ticks, f"half: {s.ticks / 2:.2f}")
+        if s.ticks > 5:
+            breakpoint()
+
+    game = native.Game("talking", max_decisions=5)
+    for kind, one in (("reset", reset_clock), ("step", talk), ("observe", see)):
+        getattr(game, kind)(one)
+    for compiled in (False, True):
+        vector = game.vector(1, compiled=compiled)
+        rows = empty_rows(vector.spec, 1)
+        vector.reset(rows)
+        vector.step(np.zeros((1, 1), np.int32), rows)
+        assert capsys.readouterr().out == ("" if compiled else "ticks 1 half: 0.50\n")
 
 
 SPEED = [1.0]
@@ -424,6 +549,7 @@ def test_mistakes_of_a_declaration() -> None:
         (lambda: native.box(1.0, 1.0), "is empty"),
         (lambda: Size(rocks=3), "Size has no number `rocks`"),
         (lambda: Size(), "Size has no value for `stones`"),
+        (lambda: native.Game("x", reference="rul").declare(), "reference='rul' is no scripted player"),
     ):
         with pytest.raises((EnvError, ConfigError), match=said) as caught:
             make()  # type: ignore[no-untyped-call]

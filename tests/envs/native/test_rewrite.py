@@ -115,9 +115,9 @@ def records(s: State) -> None:
     """Records by index, by name and in a loop."""
     for part in s.parts:
         part.x = len(s.parts)
-    part = s.parts[1]
+    part, last = s.parts[1], s.parts[2]
     shift(part, 2)
-    shift(s.parts[2], 5)
+    shift(last, 5)
     for i in range(1, 3):
         s.grid[i - 1, i] = i
     s.a, s.b = halves(twice(s.parts[1].x))
@@ -213,6 +213,22 @@ def the_time(s: State) -> None:
     s.a = time.time()
 
 
+def unused(s: State) -> None:
+    """A mistake."""
+    s.a + 1.0
+
+
+def counted(s: State) -> None:
+    """A mistake."""
+    for i, part in enumerate(s.parts):
+        part.x = i
+
+
+def without_random(s: State) -> None:
+    """A mistake."""
+    s.a = rng.uniform(0.0, 1.0)  # type: ignore[name-defined] # noqa: F821
+
+
 def a_global(s: State) -> None:
     """A mistake."""
     global BIG
@@ -234,6 +250,9 @@ def a_global(s: State) -> None:
         (pythons_random, r"`random.random` cannot be called"),
         (numpys_random, r"`np.random.rand` cannot be called"),
         (the_time, r"`time.time` cannot be called"),
+        (unused, r"this value is not used"),
+        (counted, r"a loop needs `range\(...\)` or a list of records"),
+        (without_random, r"there is no `rng`"),
         (a_global, r"`BIG` would change outside of the state"),
     ],
 )

@@ -306,6 +306,11 @@ class Game:
         return tuple(self._own.variants) or ("",)
 
     @property
+    def players(self) -> tuple[str, ...]:
+        """The names of the scripted players."""
+        return tuple(self._own.functions.players)
+
+    @property
     def events(self) -> Mapping[str, str]:
         """The kind of event that a statistic counts."""
         return self._own.events
@@ -582,6 +587,11 @@ class Game:
     def declare(self, **more: Any) -> Declaration:
         """The game as the registry lists it; `more` are fields of `slipstream.envs.game.Game` that it has besides."""
         players = self._own.functions.players
+        for key in ("reference", "expert"):
+            one = getattr(self, key)
+            if one and one not in players:
+                near = did_you_mean(one, players)
+                raise GameError(f"`{self.name}`: {key}={one!r} is no scripted player.{near}", "define it: @game.player")
         declared = Declaration(
             summary=self.summary,
             variants=self.variants,

@@ -114,6 +114,12 @@ HIDDEN = {
     "time": "count ticks in a column of the state",
 }
 """What to use instead of modules whose results do not follow from the state."""
+PARAMETERS = {
+    "rng": "add the parameter rng: native.Random",
+    "me": "add the parameter me: int",
+    "settings": "add the parameter settings: native.Settings",
+}
+"""Names of parameters that functions may leave out."""
 CONSTANTS = ("pi", "tau", "e", "inf", "nan")
 
 
@@ -248,8 +254,10 @@ class _Rewriter:
             case ast.Expr(ast.Constant()) | ast.Pass():
                 return []
             case ast.Expr(ast.Call(ast.Name("print"), args)):
-                shown = [self.expr(one)[0] for one in args]
+                shown = [self.shown(one) for one in args]
                 return [ast.Expr(ast.Call(name("print"), shown, []))] if self.context.checked else []
+            case ast.Expr(ast.Call(ast.Name("breakpoint"), [])):
+                return [node] if self.context.checked else []
             case ast.Expr(ast.Call() as value):
                 return [ast.Expr(self.expr(value)[0])]
             case ast.Assign([target], value):
@@ -271,10 +279,25 @@ class _Rewriter:
                 return [node]
             case ast.Assert(test, message):
                 return [ast.Assert(self.truth(test), message)] if self.context.checked else []
+            case ast.Expr():
+                self.fail(node, "this value is not used.", "return it, or assign it to a variable or a column")
+            case ast.For():
+                self.fail(node, "a loop needs `range(...)` or a list of records.", "write for i in range(n): ...")
             case ast.Global() | ast.Nonlocal():
                 self.fail(node, f"`{', '.join(node.names)}` would change outside of the state.", "make it a column")
             case _:
                 self.fail(node, f"a game's function cannot use `{type(node).__name__.lower()}`.", f"use {STATEMENTS}")
+
+    def shown(self, node: ast.expr) -> ast.expr:
+        """What `print` shows: a value, a text, or an f-string of values."""
+        match node:
+            case ast.Constant(str()):
+                return node
+            case ast.JoinedStr(values):
+                return ast.JoinedStr([self.shown(one) for one in values])
+            case ast.FormattedValue(value, conversion, form):
+                return ast.FormattedValue(self.shown(value), conversion, form)
+        return self.expr(node)[0]
 
     def give_back(self, node: ast.stmt, value: ast.expr | None) -> ast.stmt:
         """A return statement; the number has the kind that the caller expects."""
@@ -303,6 +326,8 @@ class _Rewriter:
         """`a, b = ...`: all values are computed first."""
         if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
             made = [self.expr(one) for one in value.elts]
+            if all(isinstance(kind, Ref) for _, kind in made) and not _shared_names(target, value):
+                return [one for pair in zip(target.elts, value.elts, strict=True) for one in self.assign(*pair)]
             names = [self.variable("t") for _ in made]
             found: list[ast.stmt] = []
             kept = []
@@ -469,7 +494,8 @@ class _Rewriter:
             if hasattr(builtins, node.id):
                 return getattr(builtins, node.id)
             near = did_you_mean(node.id, [*self.kinds, *self.constants])
-            self.fail(node, f"there is no `{node.id}`.{near}", "define it before it is used")
+            hint = PARAMETERS.get(node.id, "define it before it is used")
+            self.fail(node, f"there is no `{node.id}`.{near}", hint)
         assert isinstance(node, ast.Attribute)
         value = self.value_outside(node.value) if isinstance(node.value, ast.Name | ast.Attribute) else None
         if value is None or not hasattr(value, node.attr):
@@ -856,6 +882,12 @@ class _Rewriter:
         """A new name."""
         self.fresh += 1
         return f"_{stem}{self.fresh}"
+
+
+def _shared_names(one: ast.expr, other: ast.expr) -> set[str]:
+    """The variables that occur in both of two expressions."""
+    names = ({node.id for node in ast.walk(part) if isinstance(node, ast.Name)} for part in (one, other))
+    return set.intersection(*names)
 
 
 def _loaded(node: ast.expr) -> ast.expr:
