@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from slipstream import native
 from slipstream.contracts import Array, EnvSpec, Rows, empty_rows
-from slipstream.envs.events import find_events, playing_agents
-from slipstream.envs.registry import EnvChoice
+from slipstream.envs.events import counts_goals, find_events, playing_agents
+from slipstream.envs.registry import EnvChoice, register_games
 from slipstream.envs.render.scenes import state_labels
+from slipstream.envs.soccer.game import game as soccer
 from slipstream.vector.make import make_vector
 
 Snapshot = dict[str, Array]
@@ -87,3 +89,52 @@ def test_a_lap() -> None:
     assert find_events(vector.spec, snapshot, snapshot, rows, -1) == [("lap", 0)]
     rows.terminated[0], rows.truncated[0], rows.outcome[0] = 0, 1, -1
     assert find_events(vector.spec, snapshot, snapshot, rows, -1) == []
+
+
+def test_only_games_with_goals_have_a_score() -> None:
+    """A game counts goals if it has such a statistic, or one whose events are goals."""
+
+    def points(after: Sides, me: int) -> float:
+        return after.points
+
+    for event, expected in (("goal", True), ("point", False)):
+        game = native.Game(f"counts_{event}", agents=2, max_decisions=3)
+        for kind, one in (("reset", begin_sides), ("step", play_sides), ("observe", see_sides)):
+            getattr(game, kind)(one)
+        game.statistic(event=event)(points)
+        register_games({game.name: game})
+        assert counts_goals(game.spec()) == expected
+    assert counts_goals(soccer.spec())
+
+
+class Sides(native.State):
+    """Points."""
+
+    points: int
+
+
+class Wait(native.Action):
+    """Nothing to do."""
+
+    nothing: int = native.choice("wait")
+
+
+class Seen(native.Observation):
+    """Points."""
+
+    points: int
+
+
+def begin_sides(s: Sides) -> None:
+    """Begin without points."""
+    s.points = 0
+
+
+def play_sides(s: Sides, actions: list[Wait]) -> None:
+    """Give a point."""
+    s.points += 1
+
+
+def see_sides(s: Sides, seen: Seen) -> None:
+    """See the points."""
+    seen.points = s.points

@@ -26,6 +26,13 @@ def find_events(
     return counted_events(spec, before, after, rows, range(spec.agents))
 
 
+def counts_goals(spec: EnvSpec) -> bool:
+    """Whether a game has a score: a statistic `goals`, or one whose events are goals."""
+    game = find_game(spec.name)
+    counted = COUNTED if game is None else game.counted
+    return "goals" in spec.behaviours or any(counted.get(name) == "goal" for name in spec.behaviours)
+
+
 def counted_events(
     spec: EnvSpec, before: Mapping[str, Array], after: Mapping[str, Array], rows: Rows, agents: Sequence[int]
 ) -> list[StepEvent]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from slipstream.contracts import Array, EnvSpec, sides_of
-from slipstream.envs.events import find_events
+from slipstream.envs.events import counts_goals, find_events
 from slipstream.envs.registry import EnvChoice, UserCode
 from slipstream.envs.render.scenes import measured_step_seconds, render_state, state_labels
 from slipstream.errors import ConfigError, DemoError
@@ -54,8 +54,8 @@ class SingleGame:
         self.state = render_state(self.vector)
         """The env's state for drawing, if it has one; after the end, that of the next episode."""
         self.over, self.last_touch = False, -1
-        self.score = [0] * min(2, len(set(self.spec.teams)))
-        """Goals of both sides; no game of more sides counts goals."""
+        self.score = [0] * min(2, len(set(self.spec.teams))) if counts_goals(self.spec) else []
+        """Goals of both sides, if the game counts goals; no game of more sides does."""
 
     @property
     def steps(self) -> int:
@@ -85,7 +85,7 @@ class SingleGame:
         for event in events:
             if event.kind == "touch":
                 self.last_touch = event.agent
-            if event.kind == "goal":
+            if event.kind == "goal" and self.score:
                 self.score[sides_of(self.spec.teams)[event.agent]] += 1
         return events
 
@@ -152,7 +152,7 @@ def _facts(game: SingleGame, result: GameResult, arrays: Mapping[str, Array], na
     """The header of a replay."""
     spec, choice, played = game.spec, game.choice, result.game
     states = {name.removeprefix(STATE): array for name, array in arrays.items() if name.startswith(STATE)}
-    counted = tuple(map(float, game.score)) if "goals" in spec.behaviours else None
+    counted = tuple(map(float, game.score)) or None
     return ReplayFacts(
         env=choice.name,
         settings={"env": choice.env.model_dump(), "rewards": choice.rewards.model_dump()},

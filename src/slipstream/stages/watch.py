@@ -203,7 +203,7 @@ class GameDisplay:
                     if event.kind != "touch":
                         self._on_notice(_event_line(game, event, names, seconds))
         outcome = int(game.rows.outcome[0]) if spec.competitive else 0
-        score = game.score if "goals" in spec.behaviours else None
+        score = game.score or None
         if self._screen is None:
             self._on_notice(f"{title}: {_result_line(game, names, outcome, float(total.mean()))}")
         return _result(game.game, outcome, score, game.steps, float(total.mean()))
@@ -256,7 +256,7 @@ def _header(game: SingleGame, scene: Scene | None, step: int, names: list[str]) 
     if len(names) < 2:
         return f"{COLOURS[0]}{names[0]}\x1b[0m   {played}"
     clock = scene.clock(step) if scene is not None else played
-    score = " : ".join(f"{COLOURS[side]}{goals}\x1b[0m" for side, goals in enumerate(game.score))
+    score = " : ".join(f"{COLOURS[side]}{goals}\x1b[0m" for side, goals in enumerate(game.score)) or "against"
     return f"{COLOURS[0]}{names[0]}\x1b[0m  {score}  {COLOURS[1]}{names[1]}\x1b[0m   {clock}"
 
 
@@ -269,7 +269,7 @@ def _recent_event(game: SingleGame, events: list[Event], names: list[str], secon
 def _event_line(game: SingleGame, event: Event, names: list[str], seconds: float) -> str:
     """A line about an event."""
     side = sides_of(game.spec.teams)[event.agent] if event.agent >= 0 else 0
-    score = "  " + " : ".join(map(str, game.score)) if event.kind == "goal" else ""
+    score = "  " + " : ".join(map(str, game.score)) if event.kind == "goal" and game.score else ""
     return f"{event.step * seconds:6.1f} s  {event.kind}  {names[side]}{score}"
 
 
@@ -283,4 +283,4 @@ def _result_line(game: SingleGame, names: list[str], outcome: int, total: float)
     if len(names) < 2:
         return f"{names[0]}, {game.steps:,} steps, return {total:.4g}"
     won = {1: f"{names[0]} won", 0: "a draw", -1: f"{names[1]} won"}[outcome]
-    return f"{names[0]} {' : '.join(map(str, game.score))} {names[1]}, {won}"
+    return f"{names[0]} {' : '.join(map(str, game.score)) or 'against'} {names[1]}, {won}"

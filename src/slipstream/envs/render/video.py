@@ -116,7 +116,9 @@ class ReplayVideo:
         return picture
 
     def score(self, step: float) -> list[int]:
-        """Goals of each side up to a step."""
+        """Goals of each side up to a step; empty for a game without goals."""
+        if self.facts.score is None and not self._goals:
+            return []
         score = [0] * len(set(self.facts.teams))
         for goal in self._goals:
             if step >= goal.step + 0.9:
@@ -280,8 +282,8 @@ class ReplayVideo:
             return short_name(facts.players[self.side(moment.cause)])
         if len(set(facts.teams)) < 2:
             return f"{short_name(facts.players[0])}   {facts.length * self.seconds:.2f} s"
-        score = facts.score or tuple(self.score(facts.length))
-        return f"{short_name(facts.players[0])}   {score[0]:g} : {score[1]:g}   {short_name(facts.players[1])}"
+        score = " : ".join(f"{goals:g}" for goals in facts.score or self.score(facts.length))
+        return f"{short_name(facts.players[0])}   {score or 'against'}   {short_name(facts.players[1])}"
 
 
 def lead(value: Array, sides: list[Array]) -> Array | None:
