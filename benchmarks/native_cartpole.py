@@ -16,17 +16,26 @@ import argparse
 import json
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from harness import ROOT, Result, make_parser, spread, table, verdict
 from slices import Trainer, take_turns
+from slipstream.contracts import empty_rows
+from slipstream.stages.check_game import random_actions
 
 GAME = "native:slipstream.envs.native.examples.cartpole"
 CPU_BAR, GPU_BAR = 1.3, 1.0
 CPU = {"gymnasium": "gymnasium:CartPole-v1", "gymnasium again": "gymnasium:CartPole-v1", "native": GAME}
 CPU_WORK: dict[str, Any] = {"ppo__epochs": 1, "plan__envs": 64, "ppo__rollout": 64, "ppo__minibatch": 1024}
+STEPPING_BARS = {"cartpole": 12_000_000, "pong": 8_000_000}
+"""Least steps of envs per second on one core."""
+STEPPED_ENVS, STEPS = 1024, 200
 SIZES = ((16_384, 64, 128), (65_536, 32, 128), (16_384, 64, 64))
 """Envs, steps and units of each layer."""
 MINIBATCHES = 16
@@ -64,6 +73,26 @@ def cell(found: dict[str, Any]) -> str:
     return f"{found['median']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
 
 
+def stepping_rates(rounds: int = 15) -> dict[str, list[float]]:
+    """Steps of envs per second on one core, with observations and rewards, and random actions."""
+    games = {name: import_module(f"slipstream.envs.native.examples.{name}").game for name in STEPPING_BARS}
+    rates: dict[str, list[float]] = {name: [] for name in games}
+    played = {}
+    for name, game in games.items():
+        vector = game.vector(STEPPED_ENVS)
+        rows = empty_rows(vector.spec, STEPPED_ENVS)
+        vector.reset(rows)
+        played[name] = vector, rows, random_actions(vector.spec, rows.mask, np.random.default_rng(0))
+    for _ in range(rounds):
+        for name, (vector, rows, action) in played.items():
+            vector.step(action, rows)
+            began = perf_counter()
+            for _ in range(STEPS):
+                vector.step(action, rows)
+            rates[name].append(round(STEPPED_ENVS * STEPS / (perf_counter() - began)))
+    return rates
+
+
 def compare_cpu(result: Result, place: Path, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Train with Gymnasium's vector env, with it once more, and with the native game."""
     trainers = {name: Trainer.of(env, CPU_WORK, place / name) for name, env in CPU.items()}
@@ -74,7 +103,12 @@ def compare_cpu(result: Result, place: Path, options: argparse.Namespace) -> tup
     rows = [(name, f"{median(found):,.0f}", cell(ratio(rates, name, "gymnasium"))) for name, found in rates.items()]
     text = f"At least {CPU_BAR}x of Gymnasium's vector env: {verdict(met)}."
     report = table(("env", "steps/s", "ratio to gymnasium"), rows) + f"\n\n{text}"
-    return {"native": native, "gymnasium again": again, "met": met}, report
+    stepping = stepping_rates()
+    result.rows += [{"work": "stepping", "contestant": name, "rates": found} for name, found in stepping.items()]
+    rows = [(name, f"{median(found):,.0f}", f"{STEPPING_BARS[name]:,}") for name, found in stepping.items()]
+    report += "\n\nStepping alone on one core, with observations and rewards:\n\n"
+    report += table(("game", "env steps/s", "bar"), rows)
+    return {"native": native, "gymnasium again": again, "met": met, "stepping": stepping}, report
 
 
 def compare_gpu(result: Result, place: Path, options: argparse.Namespace) -> tuple[dict[str, Any], str]:
