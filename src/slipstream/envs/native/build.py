@@ -77,6 +77,8 @@ WRITES = {
     "player": ("action",),
 }
 """What a function of each kind changes."""
+EVERY_DECISION = (kernels.SUM, kernels.MEAN, kernels.MAXIMUM)
+"""The kinds of statistics that every decision changes; the others are valued at the end of a game."""
 RETURNS = {"reward": "float", "statistic": "float", "potential": "float"}
 NOTHING = {
     "world": "def nothing(w, e, x, y, r, t, k): pass",
@@ -254,10 +256,12 @@ def build(plan: Plan, compiled: bool) -> Kernels:
     potentials = {list(own.rewards).index(key): one for key, one in named("potential", own.potentials).items()}
     statistics = list(named("statistic", own.statistics).values())
     masks, players = named("mask", own.masks), named("player", own.players)
+    numbered = _numbered("statistic", statistics)
     generated: dict[str, tuple[str, dict[str, Any]]] = {
         "value_terms": (_terms_text(len(rewards)), _numbered("reward", rewards)),
         "shape_terms": (_potentials_text(list(potentials)), {f"potential_{k}": one for k, one in potentials.items()}),
-        "value_statistics": (_statistics_text(plan.how), _numbered("statistic", statistics)),
+        "value_statistics": (_statistics_text(plan.how, "value_statistics", EVERY_DECISION), numbered),
+        "last_statistics": (_statistics_text(plan.how, "last_statistics", (kernels.LAST,)), numbered),
         "write_statistics": (_results_text(plan.how), {"float32": np.float32}),
         "clear": (_clear_text(columns.observation, written_columns(made["observe"], "_out")), {}),
         "allowed": (_mask_text(columns.action, list(masks)), {f"mask_{part}": one for part, one in masks.items()}),
@@ -425,18 +429,22 @@ def _potentials_text(terms: Sequence[int]) -> str:
     return "\n".join(["def shape_terms(b, s, e, w, me, t, p, discount, values, row):", *lines, "    return"])
 
 
-def _statistics_text(how: Sequence[tuple[int, int]]) -> str:
+def _statistics_text(how: Sequence[tuple[int, int]], name: str, kinds: Sequence[int]) -> str:
+    """Combine statistics of these kinds; where nothing changes, nothing is written."""
     forms = {
-        kernels.SUM: "sums[e, me, {k}] + x{k}",
-        kernels.MEAN: "sums[e, me, {k}] + x{k}",
-        kernels.MAXIMUM: "max(sums[e, me, {k}], x{k})",
-        kernels.LAST: "x{k}",
+        kernels.SUM: ("x{k} != 0", "sums[e, me, {k}] + x{k}"),
+        kernels.MEAN: ("x{k} != 0", "sums[e, me, {k}] + x{k}"),
+        kernels.MAXIMUM: ("x{k} > sums[e, me, {k}]", "x{k}"),
+        kernels.LAST: ("True", "x{k}"),
     }
     lines = []
     for k, (one, _) in enumerate(how):
-        lines.append(f"    x{k} = statistic_{k}(b, s, e, w, acts, first, me, t, p)")
-        lines.append(f"    sums[e, me, {k}] = {forms[one].format(k=k)}")
-    return "\n".join(["def value_statistics(b, s, e, w, acts, first, me, t, p, sums):", *lines, "    return"])
+        if one in kinds:
+            changes, value = (text.format(k=k) for text in forms[one])
+            lines.append(f"    x{k} = statistic_{k}(b, s, e, w, acts, first, me, t, p)")
+            lines.append(f"    if {changes}:")
+            lines.append(f"        sums[e, me, {k}] = {value}")
+    return "\n".join([f"def {name}(b, s, e, w, acts, first, me, t, p, sums):", *lines, "    return"])
 
 
 def _results_text(how: Sequence[tuple[int, int]]) -> str:

@@ -220,7 +220,7 @@ class Game:
     def statistic(self, *, how: str = "sum", by: str = "", event: str = "") -> Callable[[F], F]: ...
 
     def statistic(self, function: F | None = None, *, how: str = "sum", by: str = "", event: str = "") -> Any:
-        """Count something that is reported and never rewarded; `how` is sum, mean, max or last.
+        """Count something that is reported and never rewarded; `how` is sum, mean, max or last (at the end of a game).
 
         `by` divides the sum by that of another statistic. Where a statistic with an `event` grows, replays show an
         event of this kind.

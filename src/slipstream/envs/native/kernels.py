@@ -103,6 +103,7 @@ allowed: Any = None
 value_terms: Any = None
 shape_terms: Any = None
 value_statistics: Any = None
+last_statistics: Any = None
 play: Any = None
 begin: Any = None
 write_masks: Any = None
@@ -267,6 +268,8 @@ def play_template(env: int, games: Games, rules: PayRules, action: Array, out: R
         for me in range(AGENTS):
             row = first + me
             out.outcome[row] = int(outcome_of(state, env, world, me, table, place))
+            if not ABSENCES or acted[row]:
+                last_statistics(before, state, env, world, given, first, me, table, place, games.behaviour)
             write_statistics(games.behaviour, env, me, numbers[env, DECISIONS], out.behaviour, row)
         if begin(env, -1, games, ahead):
             world = games.next_world
