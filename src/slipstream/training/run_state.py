@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from slipstream.contracts import Array, EnvSpec
 from slipstream.errors import CheckpointError, ConfigError
 from slipstream.runs.checkpoint import Checkpoint
 from slipstream.training.parts import TrainingParts
+from slipstream.vector.make import make_vector
 
 
 @dataclass
@@ -111,16 +113,20 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     if previous is not None:
         parts.collector.publish(version - 1, previous, matchmaker.previous_assignments)
     parts.publish(version)
-    envs = checkpoint.groups["envs"] if holds_games(parts, checkpoint) else {}
+    envs = checkpoint.groups["envs"] if not parts.spec.exact or holds_games(parts, checkpoint) else {}
     parts.collector.start(version, envs or None)
     return Position(checkpoint.steps, version, float(state["seconds"]), state["best"], previous, envs)
 
 
 def holds_games(parts: TrainingParts, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint has the state of games of the present form: a game may have changed since."""
-    saved, now = checkpoint.groups["envs"], parts.collector.snapshot(int(checkpoint.state["version"]))
+    """Whether a checkpoint has the state of games, in the present form: a game may have changed since."""
+    if not parts.spec.exact:
+        return False
+    saved = checkpoint.groups["envs"]
+    with contextlib.closing(make_vector(parts.choice, 1)) as vector:
+        now = vector.snapshot()
     return all(
-        name in saved and saved[name].shape == array.shape for name, array in now.items() if name.startswith("env/")
+        f"env/{name}" in saved and saved[f"env/{name}"].shape[1:] == array.shape[1:] for name, array in now.items()
     )
 
 

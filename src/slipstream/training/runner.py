@@ -155,7 +155,7 @@ def resume(
         try:
             rewind(place, checkpoint.steps)
             rewind_lines(place.events, checkpoint.steps)
-            if not (parts.spec.exact and holds_games(parts, checkpoint)):
+            if not holds_games(parts, checkpoint):
                 print(
                     f"Environment state of `{choice.name}` cannot be restored, so episodes restart; weights, optimiser "
                     "and RNG are restored exactly.",

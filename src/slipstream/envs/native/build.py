@@ -237,10 +237,10 @@ def build(plan: Plan, compiled: bool) -> Kernels:
     made: dict[str, Rewritten] = {}
     own, columns = plan.functions, plan.classes
 
-    def function(kind: str, key: str, source: Source, within: Context = context) -> Any:
+    def function(kind: str, key: str, source: Source, within: Context = context, inline: bool = True) -> Any:
         bindings = bind(kind, source, columns, plan.agents)
         made[key] = rewrite(source, within, ROLES[kind], bindings, RETURNS.get(kind, ""))
-        return within.wrap(made[key].function)
+        return within.wrap(made[key].function, inline)
 
     def named(kind: str, sources: Mapping[str, Source]) -> dict[str, Any]:
         return {key: function(kind, f"{kind} {key}", one) for key, one in sources.items()}
@@ -251,7 +251,9 @@ def build(plan: Plan, compiled: bool) -> Kernels:
         except GameError as error:
             raise term_error(key, error, own) from error
 
-    single = {kind: function(kind, kind, one) for kind, one in own.single.items()}
+    single = {kind: function(kind, kind, one) for kind, one in own.single.items() if kind != "world"}
+    if "world" in own.single:
+        single["world"] = function("world", "world", own.single["world"], inline=False)
     rewards = [*named("reward", own.rewards).values(), *(of_user(key, one) for key, one in plan.terms.items())]
     potentials = {list(own.rewards).index(key): one for key, one in named("potential", own.potentials).items()}
     statistics = list(named("statistic", own.statistics).values())
@@ -296,22 +298,24 @@ def build(plan: Plan, compiled: bool) -> Kernels:
     } | {key: context.wrap(_function(text, digest, numbered)) for key, (text, numbered) in generated.items()}
     inner, outer = (inlined_here, compiled_kernel) if compiled else (_as_is, _as_is)
 
-    def bound(template: Any, wrap: Callable[[Any], Any]) -> Any:
+    def bound(template: Any, wrap: Callable[..., Any], suffix: str = "", **options: Any) -> Any:
         stem = template.__name__.removesuffix("_template")
-        return wrap(twin(template, f"{stem}_{plan.name}_{digest}", **known))
+        return wrap(twin(template, f"{stem}{suffix}_{plan.name}_{digest}", **known), **options)
 
     for key, template in {
         "decode": controls.decode_template,
         "option_of": controls.option_template,
         "encode": controls.encode_template,
         "task_place": kernels.task_place_template,
-        "begin": kernels.begin_template,
         "observe_env": kernels.observe_template,
         "mark_active": kernels.active_template,
         "write_masks": kernels.masks_template,
-        "play": kernels.play_template,
     }.items():
         known[key] = bound(template, inner)
+    # What a step seldom does is compiled once, and called.
+    known["observe_seldom"] = bound(kernels.observe_template, inner, "_seldom", inline=False)
+    known["begin"] = bound(kernels.begin_template, inner, inline=False)
+    known["play"] = bound(kernels.play_template, inner)
     return Kernels(
         step_all=bound(kernels.step_all_template, outer),
         begin_all=bound(kernels.begin_all_template, outer),

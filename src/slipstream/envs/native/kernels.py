@@ -109,6 +109,7 @@ begin: Any = None
 write_masks: Any = None
 write_statistics: Any = None
 observe_env: Any = None
+observe_seldom: Any = None
 mark_active: Any = None
 act: Any = None
 AGENTS, OBS, PIXELS, SETTINGS_SIZE, TASK_SIZE, CONTROLS, POTENTIALS = 1, 1, 0, 0, 0, 0, 0
@@ -264,7 +265,7 @@ def play_template(env: int, games: Games, rules: PayRules, action: Array, out: R
             if not ABSENCES or acted[first + me]:
                 shape_terms(before, state, env, world, me, table, place, discount, rules.values, first + me)
     if over != RUNNING:
-        observe_env(env, games, world, out.final_vectors, out.final_obs)
+        observe_seldom(env, games, world, out.final_vectors, out.final_obs)
         for me in range(AGENTS):
             row = first + me
             out.outcome[row] = int(outcome_of(state, env, world, me, table, place))
@@ -336,7 +337,7 @@ def begin_all_template(
         env = chosen[k]
         begin(env, seeds[k], all_games, False)
         mark_active(env, all_games, all_games.world, active)
-        observe_env(env, all_games, all_games.world, obs, pixels)
+        observe_seldom(env, all_games, all_games.world, obs, pixels)
         if MASKED:
             write_masks(env, all_games, all_games.world, active, mask)
 
@@ -345,7 +346,7 @@ def observe_all_template(games: tuple[Any, ...], obs: Array, pixels: Array) -> N
     """Write the observations of every row."""
     all_games = Games(*games)
     for env in range(all_games.state.shape[0]):
-        observe_env(env, all_games, all_games.world, obs, pixels)
+        observe_seldom(env, all_games, all_games.world, obs, pixels)
 
 
 def act_all_template(vectors: Array, pixels: Array, chosen: Array, kind: int, actions: Array) -> None:
