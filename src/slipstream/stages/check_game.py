@@ -50,6 +50,7 @@ class GPUVector:
 
         from slipstream.vector.device import OUTPUTS, DeviceVector
 
+        self.spec = vector.spec
         self._vector, self._device = vector, DeviceVector(vector, "cuda")
         rows, self._torch = empty_rows(vector.spec, vector.envs), torch
         self._rows = SimpleNamespace(**{name: torch.from_numpy(getattr(rows, name)).cuda() for name in OUTPUTS})

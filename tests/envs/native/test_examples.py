@@ -10,11 +10,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from slipstream.contracts import empty_rows
 from slipstream.envs.native import examples
 from slipstream.envs.native.game import Game
-from slipstream.stages.check_game import check_game
+from slipstream.stages.check_game import GPUVector, check_game, random_actions
 
 NAMES = ("acrobot", "cartpole", "maze", "mountain_car", "pendulum", "pong", "tag")
 STATES = 10_000
@@ -70,6 +71,21 @@ def test_compiled_equals_plain_python(name: str) -> None:
     report = check_game(game_of(name), 1_000 if name == "cartpole" else 4_000)
     assert not report.problems, report.problems
     assert report.episodes > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.parametrize("name", ["cartpole", "acrobot", "pong", "tag"])
+def test_a_gpu_equals_plain_python(name: str) -> None:
+    """`check-env` plays on the GPU too and finds the same bits."""
+    game = game_of(name)
+    vector = GPUVector(game.vector(8, seed=3))
+    rows = empty_rows(vector.spec, 8)
+    vector.reset(rows)
+    before = vector.state.copy()
+    vector.step(random_actions(vector.spec, rows.mask, np.random.default_rng(0)), rows)
+    assert not np.array_equal(before, vector.state)
+    assert not check_game(game, 800).problems
 
 
 @pytest.mark.parametrize("name", NAMES)
