@@ -21,7 +21,7 @@ WIDEST = 128
 """Most units of a layer: the weights of one have to fit beside the activations."""
 MOST_INPUTS = 256
 PRECISIONS = {"fp32": "tf32x3", "tf32": "tf32"}
-"""How products are computed: in three parts on the tensor cores, which is as precise as fp32, or in one."""
+"""How products are computed: in three parts on the tensor cores, with errors of the order of fp32's, or in one."""
 FORWARD, BACKWARD = ((128, 8), (64, 8), (32, 4)), ((32, 4), (16, 4))
 """Samples of a tile and warps that compute it, the fastest first of some on an H200, which need the most memory."""
 
