@@ -5,10 +5,9 @@
 
 On the CPU the native game and Gymnasium's vector env train alike, by the fastest plan of each. On a GPU PureJaxRL
 trains with the same envs, steps, minibatches, epochs and networks: separate ones for policy and value, with two tanh
-layers; both shuffle all samples. FOLDER holds its ppo.py and wrappers.py. Products have the precision of fp32
-(`fp32`; ours are made of three TF32 products) or the reduced one of tensor cores (`tf32`), as JAX's have on a GPU unless
-it is told otherwise. All take turns in
-slices of time.
+layers; both shuffle all samples. FOLDER holds its ppo.py and wrappers.py. Products have the precision of fp32 (`fp32`;
+ours are made of three TF32 products) or the reduced one of tensor cores (`tf32`), as JAX's have on a GPU unless it is
+told otherwise. All take turns in slices of time.
 """
 
 from __future__ import annotations
