@@ -146,11 +146,13 @@ class _GameCheck:
                     f"--steps {DECISIONS} plays all of them",
                 )
                 break
-        if not report.problems and report.steps >= ENOUGH:
-            for name in self.game.labels(self.spec).obs if seen.any() and not seen.all() else ():
-                if not seen[self.game.labels(self.spec).obs.index(name)]:
+        if report.problems:
+            return False
+        if report.steps >= ENOUGH and seen.any():
+            for name, ever in zip(self.game.labels(self.spec).obs, seen, strict=True):
+                if not ever:
                     self.remark(f"`{name}` of the observation was always 0.", "fine, if it is rarely anything else")
-        return not report.problems
+        return True
 
     def remark(self, what: str, hint: str) -> None:
         """Add something that is allowed but often unintended."""

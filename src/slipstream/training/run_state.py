@@ -113,16 +113,15 @@ def restore(parts: TrainingParts, checkpoint: Checkpoint) -> Position:
     if previous is not None:
         parts.collector.publish(version - 1, previous, matchmaker.previous_assignments)
     parts.publish(version)
-    envs = checkpoint.groups["envs"] if not parts.spec.exact or holds_games(parts, checkpoint) else {}
+    envs = checkpoint.groups["envs"]
+    if parts.spec.exact and not _fits(parts, envs):
+        envs = {}
     parts.collector.start(version, envs or None)
     return Position(checkpoint.steps, version, float(state["seconds"]), state["best"], previous, envs)
 
 
-def holds_games(parts: TrainingParts, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint has the state of games, in the present form: a game may have changed since."""
-    if not parts.spec.exact:
-        return False
-    saved = checkpoint.groups["envs"]
+def _fits(parts: TrainingParts, saved: Mapping[str, Array]) -> bool:
+    """Whether saved games have the present form of their state: a game may have changed since."""
     with contextlib.closing(make_vector(parts.choice, 1)) as vector:
         now = vector.snapshot()
     return all(

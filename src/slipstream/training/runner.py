@@ -43,7 +43,7 @@ from slipstream.training.loop import Evaluate, Progress, due, iterate
 from slipstream.training.opponents import Opponents
 from slipstream.training.parts import TrainingParts
 from slipstream.training.plan_summary import notable_switches, plan_rows, table
-from slipstream.training.run_state import Position, capture, holds_games, restore
+from slipstream.training.run_state import Position, capture, restore
 
 MIN_FREE_BYTES = 256 * 2**20
 DEFAULT_STEPS = 1_000_000
@@ -155,13 +155,14 @@ def resume(
         try:
             rewind(place, checkpoint.steps)
             rewind_lines(place.events, checkpoint.steps)
-            if not holds_games(parts, checkpoint):
+            position = restore(parts, checkpoint)
+            if not (parts.spec.exact and position.collector_state):
                 print(
                     f"Environment state of `{choice.name}` cannot be restored, so episodes restart; weights, optimiser "
                     "and RNG are restored exactly.",
                     file=sys.stderr,
                 )
-            return _drive(parts, settings, place, restore(parts, checkpoint), began, observers)
+            return _drive(parts, settings, place, position, began, observers)
         finally:
             parts.close()
 

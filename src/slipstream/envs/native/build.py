@@ -251,9 +251,7 @@ def build(plan: Plan, compiled: bool) -> Kernels:
         except GameError as error:
             raise term_error(key, error, own) from error
 
-    single = {kind: function(kind, kind, one) for kind, one in own.single.items() if kind != "world"}
-    if "world" in own.single:
-        single["world"] = function("world", "world", own.single["world"], inline=False)
+    single = {kind: function(kind, kind, one, inline=kind != "world") for kind, one in own.single.items()}
     rewards = [*named("reward", own.rewards).values(), *(of_user(key, one) for key, one in plan.terms.items())]
     potentials = {list(own.rewards).index(key): one for key, one in named("potential", own.potentials).items()}
     statistics = list(named("statistic", own.statistics).values())
